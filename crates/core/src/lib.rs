@@ -1,0 +1,24 @@
+//! The domain of Windlass: what a task is, what may happen to it, and what a store must do.
+//!
+//! No I/O, no runtime, no clock of its own. Read [`transition`] (the state machine), then
+//! [`store`] (the contract), then [`policy`] (which task is next).
+
+pub mod actor;
+pub mod event;
+pub mod failure;
+pub mod filter;
+pub mod ids;
+pub mod json;
+pub mod lane;
+pub mod limits;
+pub mod names;
+pub mod policy;
+pub mod priority;
+pub mod retry;
+pub mod settings;
+pub mod status;
+pub mod store;
+pub mod task;
+pub mod time;
+pub mod transition;
+pub mod worker;
