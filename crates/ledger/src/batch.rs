@@ -1,0 +1,268 @@
+//! Natural batching: whatever was asked while the last transaction was on its way goes
+//! into the next one. Nobody is answered before the commit; one bad item fails alone.
+
+use std::sync::{Arc, RwLock};
+
+use tokio::sync::oneshot;
+use windlass_core::event::Observer;
+use windlass_core::ids::WorkerId;
+use windlass_core::settings::Settings;
+use windlass_core::store::{ClaimRequest, Claimed, Finish, Outcome, StoreError, WorkerError};
+
+use crate::claim::Served;
+use crate::finish::Arrived;
+use crate::journal::{Journal, JournalError, JournalResult};
+use crate::ledger::Ledger;
+use crate::waiters::ClaimReply;
+
+/// The order inside a transaction: what frees before what adds before what takes, so that
+/// a waiting worker is served in the transaction of the submit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Order {
+    Finish,
+    Change,
+    Submit,
+    Claim,
+    Read,
+}
+
+/// What an operation works on.
+pub(crate) struct Desk<'a> {
+    pub(crate) ledger: &'a mut Ledger,
+    pub(crate) journal: &'a mut dyn Journal,
+    pub(crate) served: &'a mut Vec<Served>,
+}
+
+/// One call on its way through the writer.
+pub trait Operation: Send {
+    /// Whether it may write.
+    fn writes(&self) -> bool;
+    /// Its place inside a transaction.
+    fn rank(&self) -> u8;
+    /// Does it inside the open transaction. May be run again after a roll-back.
+    fn run(&mut self, ledger: &mut Ledger, journal: &mut dyn Journal, served: &mut ServedClaims) -> JournalResult<()>;
+    /// Tells the caller, after the commit or the failure. May have something left to do.
+    fn answer(self: Box<Self>, ledger: &mut Ledger, failure: Option<&StoreError>) -> Option<Box<dyn Operation>>;
+}
+
+/// Claims that were waiting and got their answer in this transaction.
+#[derive(Default)]
+pub struct ServedClaims(Vec<Served>);
+
+/// A call with input, work and reply.
+pub(crate) struct Call<I, O> {
+    pub(crate) order: Order,
+    pub(crate) input: I,
+    pub(crate) work: fn(&mut Desk<'_>, &I) -> JournalResult<O>,
+    pub(crate) output: Option<O>,
+    pub(crate) reply: oneshot::Sender<Result<O, StoreError>>,
+}
+
+impl<I: Send, O: Send> Operation for Call<I, O> {
+    fn writes(&self) -> bool {
+        self.order != Order::Read
+    }
+
+    fn rank(&self) -> u8 {
+        self.order as u8
+    }
+
+    fn run(&mut self, ledger: &mut Ledger, journal: &mut dyn Journal, served: &mut ServedClaims) -> JournalResult<()> {
+        let mut desk = Desk { ledger, journal, served: &mut served.0 };
+        self.output = Some((self.work)(&mut desk, &self.input)?);
+        Ok(())
+    }
+
+    fn answer(self: Box<Self>, _: &mut Ledger, failure: Option<&StoreError>) -> Option<Box<dyn Operation>> {
+        let outcome = match (failure, self.output) {
+            (None, Some(output)) => Ok(output),
+            (Some(error), _) => Err(error.clone()),
+            (None, None) => Err(StoreError::unknown("the call was not carried out")),
+        };
+        // Whoever is gone does not need to know.
+        let _ = self.reply.send(outcome);
+        None
+    }
+}
+
+/// A claim: answered at once, or put in the line of those that wait.
+pub(crate) struct ClaimCall {
+    pub(crate) request: ClaimRequest,
+    pub(crate) outcome: Option<Result<Claimed, WorkerError>>,
+    pub(crate) reply: ClaimReply,
+}
+
+impl Operation for ClaimCall {
+    fn writes(&self) -> bool {
+        true
+    }
+
+    fn rank(&self) -> u8 {
+        Order::Claim as u8
+    }
+
+    fn run(&mut self, ledger: &mut Ledger, journal: &mut dyn Journal, _: &mut ServedClaims) -> JournalResult<()> {
+        if self.reply.is_closed() {
+            return Ok(());
+        }
+        self.outcome = Some(ledger.try_claim(journal, &self.request)?);
+        Ok(())
+    }
+
+    fn answer(self: Box<Self>, ledger: &mut Ledger, failure: Option<&StoreError>) -> Option<Box<dyn Operation>> {
+        let Self { request, outcome, reply } = *self;
+        match (failure, outcome) {
+            (Some(error), _) => {
+                let _ = reply.send(Err(error.clone().into()));
+                None
+            }
+            (None, None) => None,
+            (None, Some(Ok(claimed))) if request.wait && claimed.tasks.is_empty() && claimed.cancel.is_empty() => {
+                ledger.wait_for_work(request, reply);
+                None
+            }
+            (None, Some(outcome)) => deliver(request.worker, reply, outcome),
+        }
+    }
+}
+
+/// Hands a claim over; if nobody takes it, its tasks go back to their places.
+fn deliver(worker: WorkerId, reply: ClaimReply, outcome: Result<Claimed, WorkerError>) -> Option<Box<dyn Operation>> {
+    let unclaimed = reply.send(outcome).err()?.ok()?;
+    give_back(worker, unclaimed)
+}
+
+/// The operation that releases what a claim got.
+pub(crate) fn give_back(worker: WorkerId, claimed: Claimed) -> Option<Box<dyn Operation>> {
+    if claimed.tasks.is_empty() {
+        return None;
+    }
+    let results: Vec<Arrived> =
+        claimed.tasks.iter().map(|task| Finish::new(task.id, task.token, Outcome::Released).into()).collect();
+    let (reply, _) = oneshot::channel();
+    Some(Box::new(Call {
+        order: Order::Finish,
+        input: (worker, results),
+        work: |desk, (worker, results)| desk.ledger.finish(desk.journal, *worker, results).map(|_| ()),
+        output: None,
+        reply,
+    }))
+}
+
+/// What is shared between the writer and everybody else.
+pub struct Shared {
+    /// The settings as last committed.
+    pub settings: RwLock<Arc<Settings>>,
+}
+
+/// The single writer: a ledger, its journal, and who watches.
+pub struct Writer<J> {
+    ledger: Ledger,
+    journal: J,
+    observer: Arc<dyn Observer>,
+    shared: Arc<Shared>,
+}
+
+impl<J: Journal> Writer<J> {
+    /// A writer with what it shares.
+    pub fn new(ledger: Ledger, journal: J, observer: Arc<dyn Observer>) -> (Self, Arc<Shared>) {
+        let shared = Arc::new(Shared { settings: RwLock::new(Arc::clone(ledger.settings())) });
+        (Self { ledger, journal, observer, shared: Arc::clone(&shared) }, shared)
+    }
+
+    /// Its journal, between transactions.
+    pub fn journal(&mut self) -> &mut J {
+        &mut self.journal
+    }
+
+    /// Carries out a batch in one transaction and answers everybody. An error means that
+    /// nobody knows what is on disk: the process must stop.
+    pub fn run(&mut self, mut batch: Vec<Box<dyn Operation>>) -> Result<(), JournalError> {
+        while !batch.is_empty() {
+            batch.sort_by_key(|operation| operation.rank());
+            let mut left = Vec::new();
+            self.run_or_split(batch, &mut left)?;
+            batch = left;
+        }
+        Ok(())
+    }
+
+    fn run_or_split(
+        &mut self,
+        mut batch: Vec<Box<dyn Operation>>,
+        left: &mut Vec<Box<dyn Operation>>,
+    ) -> Result<(), JournalError> {
+        let mut served = ServedClaims::default();
+        match self.transact(&mut batch, &mut served) {
+            Ok(()) => {
+                let changes = self.ledger.keep();
+                self.publish();
+                if !changes.is_empty() {
+                    self.observer.committed(&changes);
+                }
+                for operation in batch {
+                    left.extend(operation.answer(&mut self.ledger, None));
+                }
+                for Served { waiter, claimed } in served.0 {
+                    left.extend(deliver(waiter.request.worker, waiter.reply, Ok(claimed)));
+                }
+                Ok(())
+            }
+            Err(error) => {
+                self.ledger.undo();
+                self.journal.roll_back();
+                for served in served.0.into_iter().rev() {
+                    self.ledger.waiters.rejoin(served.waiter);
+                }
+                // Whatever became claimable in vain is still claimable.
+                self.ledger.lanes_changed = true;
+                if error.item_at_fault && batch.len() > 1 {
+                    let second = batch.split_off(batch.len() / 2);
+                    self.run_or_split(batch, left)?;
+                    return self.run_or_split(second, left);
+                }
+                let failure = if error.fatal {
+                    StoreError::unknown(error.reason.clone())
+                } else {
+                    StoreError::not_applied(error.reason.clone())
+                };
+                for operation in batch {
+                    left.extend(operation.answer(&mut self.ledger, Some(&failure)));
+                }
+                if error.fatal { Err(error) } else { Ok(()) }
+            }
+        }
+    }
+
+    fn transact(&mut self, batch: &mut [Box<dyn Operation>], served: &mut ServedClaims) -> JournalResult<()> {
+        self.ledger.start();
+        let writes = self.ledger.lanes_changed || batch.iter().any(|operation| operation.writes());
+        if writes {
+            self.journal.begin()?;
+        }
+        for operation in batch {
+            operation.run(&mut self.ledger, &mut self.journal, served)?;
+        }
+        if writes {
+            self.ledger.serve_waiters(&mut self.journal, &mut served.0)?;
+            self.ledger.seal(&mut self.journal)?;
+            self.journal.commit()?;
+        }
+        Ok(())
+    }
+
+    fn publish(&self) {
+        let mut published = self.shared.settings.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if !Arc::ptr_eq(&published, self.ledger.settings()) {
+            *published = Arc::clone(self.ledger.settings());
+        }
+    }
+
+    /// Sends everybody away who waits. To be called last.
+    pub fn close(&mut self) {
+        for waiter in self.ledger.waiters.drain() {
+            let _ = waiter.reply.send(Ok(Claimed::default()));
+        }
+        self.ledger.watchers.clear();
+    }
+}

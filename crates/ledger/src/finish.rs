@@ -1,0 +1,400 @@
+//! The end of an attempt: results, lapsed leases, timeouts.
+
+use std::time::Duration;
+
+use windlass_core::actor::Actor;
+use windlass_core::event::Change;
+use windlass_core::failure::{
+    EndReason, ErrorClass, ErrorReport, TaskPolicy, Verdict, after_crash, after_failure, classify,
+};
+use windlass_core::ids::{LeaseToken, TaskId, TaskKey, WorkerId};
+use windlass_core::json::Json;
+use windlass_core::limits;
+use windlass_core::status::Status;
+use windlass_core::store::{Finish, Finished, LeaseError, Outcome, ProgressReport, StepReport};
+use windlass_core::task::{FailedAttempt, Progress};
+use windlass_core::transition::{Effect, Trigger, transition};
+
+use crate::claim::missing;
+use crate::index::{Lease, LiveTask};
+use crate::journal::{AppliedResult, Journal, JournalError, JournalResult};
+use crate::ledger::{Ending, Ledger, Past, moved};
+use crate::submit::Prepared;
+
+/// A result on its way in, with its follow-ups prepared.
+#[derive(Debug)]
+pub struct Arrived {
+    task: TaskId,
+    token: LeaseToken,
+    digest: u64,
+    ending: Ended,
+}
+
+#[derive(Debug)]
+enum Ended {
+    Completed { result: Option<Json>, follow_ups: Vec<Prepared> },
+    Failed(ErrorReport),
+    Released,
+    Snoozed(Duration),
+}
+
+impl From<Finish> for Arrived {
+    fn from(finish: Finish) -> Self {
+        let ending = match finish.outcome {
+            Outcome::Completed { result, follow_ups } => {
+                Ended::Completed { result, follow_ups: follow_ups.into_iter().map(Prepared::new).collect() }
+            }
+            Outcome::Failed(error) => Ended::Failed(error),
+            Outcome::Released => Ended::Released,
+            Outcome::Snoozed(span) => Ended::Snoozed(span),
+        };
+        Self { task: finish.task, token: finish.token, digest: finish.digest, ending }
+    }
+}
+
+/// Why an attempt that did not succeed is over.
+enum Fault<'a> {
+    Reported(&'a ErrorReport),
+    TimedOut,
+    Lapsed,
+}
+
+fn effect_of(trigger: Trigger) -> JournalResult<Effect> {
+    transition(Status::Executing, trigger).map_err(|illegal| JournalError {
+        reason: illegal.to_string(),
+        item_at_fault: true,
+        fatal: false,
+    })
+}
+
+impl Ledger {
+    /// See [`windlass_core::store::Store::finish`].
+    pub fn finish(
+        &mut self,
+        journal: &mut dyn Journal,
+        worker: WorkerId,
+        results: &[Arrived],
+    ) -> JournalResult<Vec<Result<Finished, LeaseError>>> {
+        self.seen(worker);
+        results.iter().map(|result| self.finish_one(journal, worker, result)).collect()
+    }
+
+    /// The live lease that a word about an attempt is fenced by.
+    fn fenced(&self, worker: WorkerId, task: TaskId, token: LeaseToken) -> Result<(TaskKey, Lease), LeaseError> {
+        let key = self.ids.task_key(task).ok_or(LeaseError::UnknownTask)?;
+        let lease = self.index.lease(key).filter(|lease| lease.worker == worker && lease.claim == token.claim());
+        match lease {
+            Some(lease) if self.ids.is_genuine(key, token) => Ok((key, lease)),
+            Some(_) | None => Err(LeaseError::Lost),
+        }
+    }
+
+    fn finish_one(
+        &mut self,
+        journal: &mut dyn Journal,
+        worker: WorkerId,
+        result: &Arrived,
+    ) -> JournalResult<Result<Finished, LeaseError>> {
+        let (key, lease) = match self.fenced(worker, result.task, result.token) {
+            Ok(fenced) => fenced,
+            Err(LeaseError::Lost) => return self.repeated(journal, result),
+            Err(refused) => return Ok(Err(refused)),
+        };
+        if lease.revoked {
+            // The refusal is the acknowledgement: the worker knows now.
+            self.drop_lease(journal, key, &lease)?;
+            return Ok(Err(LeaseError::Lost));
+        }
+        let actor = Actor::Worker(worker);
+        let mut follow_ups = Vec::new();
+        let applied = |status| AppliedResult { claim: lease.claim.0, digest: result.digest, status };
+        let status = match &result.ending {
+            Ended::Completed { result: value, follow_ups: next } => {
+                self.complete(journal, key, &lease, applied(Status::Completed), value.clone(), actor)?;
+                for task in next {
+                    follow_ups.push(self.follow_up(journal, task, actor)?);
+                }
+                Status::Completed
+            }
+            Ended::Failed(error) => {
+                self.fail(journal, key, &lease, &Fault::Reported(error), Some(result.digest), actor)?
+            }
+            Ended::Released => self.release(journal, key, &lease, Some(applied(Status::Queued)), actor)?,
+            Ended::Snoozed(span) => self.snooze(journal, key, &lease, applied(Status::Scheduled), *span, actor)?,
+        };
+        if let Some(entry) = self.workers.get_mut(&worker) {
+            match &result.ending {
+                Ended::Completed { .. } => entry.completed += 1,
+                Ended::Failed(_) => entry.failed += 1,
+                Ended::Released | Ended::Snoozed(_) => {}
+            }
+        }
+        Ok(Ok(Finished { status, repeated: false, follow_ups }))
+    }
+
+    /// The same result again is taken again; any other without its lease is refused.
+    fn repeated(&mut self, journal: &mut dyn Journal, result: &Arrived) -> JournalResult<Result<Finished, LeaseError>> {
+        let Some(key) = self.ids.task_key(result.task) else { return Ok(Err(LeaseError::UnknownTask)) };
+        let applied = match self.index.task(key) {
+            Some(task) if task.overlaid => journal.overlay(key)?.and_then(|overlay| overlay.applied),
+            Some(_) => None,
+            None => match journal.ended(key)? {
+                Some(ended) => ended.applied,
+                None => return Ok(Err(LeaseError::UnknownTask)),
+            },
+        };
+        let same = |applied: &AppliedResult| {
+            applied.claim == result.token.claim().0
+                && applied.digest == result.digest
+                && self.ids.is_genuine(key, result.token)
+        };
+        Ok(match applied.filter(same) {
+            Some(applied) => Ok(Finished { status: applied.status, repeated: true, follow_ups: Vec::new() }),
+            None => Err(LeaseError::Lost),
+        })
+    }
+
+    fn running(&self, key: TaskKey) -> JournalResult<LiveTask> {
+        self.index.task(key).ok_or_else(|| missing(key))
+    }
+
+    fn complete(
+        &mut self,
+        journal: &mut dyn Journal,
+        key: TaskKey,
+        lease: &Lease,
+        applied: AppliedResult,
+        result: Option<Json>,
+        actor: Actor,
+    ) -> JournalResult<()> {
+        let task = self.running(key)?;
+        let past = Past { applied: Some(applied), ..self.past(journal, key, &task, Some(lease))? };
+        let ended = moved(task, &effect_of(Trigger::Complete)?, self.now, Duration::ZERO);
+        self.drop_lease(journal, key, lease)?;
+        let ending = Ending { reason: None, result, change: Change::Completed };
+        self.end(journal, key, task.status, ended, past, ending, actor, Some(lease))
+    }
+
+    pub(crate) fn release(
+        &mut self,
+        journal: &mut dyn Journal,
+        key: TaskKey,
+        lease: &Lease,
+        applied: Option<AppliedResult>,
+        actor: Actor,
+    ) -> JournalResult<Status> {
+        let task = self.running(key)?;
+        let mut past = self.past(journal, key, &task, Some(lease))?;
+        past.applied = applied.or(past.applied);
+        let next = moved(task, &effect_of(Trigger::Release)?, self.now, Duration::ZERO);
+        self.drop_lease(journal, key, lease)?;
+        journal.put_progress(key, None)?;
+        self.carry_on(journal, key, task.status, next, past, Change::Released, actor, Some(lease))?;
+        Ok(next.status)
+    }
+
+    fn snooze(
+        &mut self,
+        journal: &mut dyn Journal,
+        key: TaskKey,
+        lease: &Lease,
+        applied: AppliedResult,
+        span: Duration,
+        actor: Actor,
+    ) -> JournalResult<Status> {
+        let task = self.running(key)?;
+        let past = Past { applied: Some(applied), ..self.past(journal, key, &task, Some(lease))? };
+        let next = moved(task, &effect_of(Trigger::Snooze)?, self.now, span);
+        self.drop_lease(journal, key, lease)?;
+        journal.put_progress(key, None)?;
+        let change = Change::Snoozed { run_at: next.run_at };
+        self.carry_on(journal, key, task.status, next, past, change, actor, Some(lease))?;
+        Ok(next.status)
+    }
+
+    /// An attempt is over without success: another one follows, or the task is given up.
+    fn fail(
+        &mut self,
+        journal: &mut dyn Journal,
+        key: TaskKey,
+        lease: &Lease,
+        fault: &Fault<'_>,
+        digest: Option<u64>,
+        actor: Actor,
+    ) -> JournalResult<Status> {
+        let mut task = self.running(key)?;
+        let Some(row) = journal.task(key)? else { return Err(missing(key)) };
+        let policy = &row.spec.policy;
+        let (class, error) = describe(fault, policy, lease);
+        let verdict = self.verdict(fault, policy, key, &task, class, &error);
+        let mut past = self.past(journal, key, &task, Some(lease))?;
+        let attempt = FailedAttempt {
+            attempt: task.attempt,
+            worker: Some(lease.worker),
+            started_at: lease.claimed_at,
+            ended_at: self.now,
+            class,
+            error,
+        };
+        journal.insert_attempt(key, &attempt)?;
+        journal.put_progress(key, None)?;
+        let code = attempt.error.code;
+        let lapsed = matches!(fault, Fault::Lapsed);
+        if class.grows_timeout() {
+            task.timeouts = task.timeouts.saturating_add(1);
+        }
+        self.drop_lease(journal, key, lease)?;
+        let from = Status::Executing;
+        match verdict {
+            Verdict::Retry(delay) => {
+                let trigger = if lapsed { Trigger::LapseRetry } else { Trigger::FailRetry };
+                let mut next = moved(task, &effect_of(trigger)?, self.now, delay);
+                next.retrying = true;
+                past.applied = digest
+                    .map(|digest| AppliedResult { claim: lease.claim.0, digest, status: next.status })
+                    .or(past.applied);
+                let change = if lapsed {
+                    Change::Lapsed { crashes: u32::from(next.crashes), run_at: next.run_at }
+                } else {
+                    Change::Retrying { class, code, run_at: next.run_at }
+                };
+                self.carry_on(journal, key, from, next, past, change, actor, Some(lease))?;
+                Ok(next.status)
+            }
+            Verdict::GiveUp(reason) => {
+                let trigger = match (lapsed, policy.dead_letter) {
+                    (false, true) => Trigger::FailDead,
+                    (false, false) => Trigger::FailQuietly,
+                    (true, true) => Trigger::LapseDead,
+                    (true, false) => Trigger::LapseQuietly,
+                };
+                let ended = moved(task, &effect_of(trigger)?, self.now, Duration::ZERO);
+                past.applied = digest
+                    .map(|digest| AppliedResult { claim: lease.claim.0, digest, status: ended.status })
+                    .or(past.applied);
+                let change = given_up(ended, reason, Some(class), code, None);
+                let ending = Ending { reason: Some(reason), result: None, change };
+                self.end(journal, key, from, ended, past, ending, actor, Some(lease))?;
+                Ok(ended.status)
+            }
+        }
+    }
+
+    fn verdict(
+        &self,
+        fault: &Fault<'_>,
+        policy: &TaskPolicy,
+        key: TaskKey,
+        task: &LiveTask,
+        class: ErrorClass,
+        error: &ErrorReport,
+    ) -> Verdict {
+        let age = self.now.since(task.created_at);
+        // Another seed for every attempt of every task, the same whoever computes it.
+        let seed = windlass_core::json::digest(&[key.0.to_le_bytes(), u64::from(task.version).to_le_bytes()].concat());
+        match fault {
+            Fault::Lapsed => after_crash(policy, u32::from(task.crashes) + 1, age, seed),
+            Fault::Reported(_) | Fault::TimedOut => {
+                after_failure(policy, class, error.retry_after_seconds, task.retries.into(), age, seed)
+            }
+        }
+    }
+
+    /// The lease lapsed without a result.
+    pub(crate) fn lapse_one(&mut self, journal: &mut dyn Journal, key: TaskKey, lease: &Lease) -> JournalResult<()> {
+        if lease.revoked {
+            return self.drop_lease(journal, key, lease);
+        }
+        self.fail(journal, key, lease, &Fault::Lapsed, None, Actor::System)?;
+        Ok(())
+    }
+
+    /// The attempt's time is over.
+    pub(crate) fn time_out_one(&mut self, journal: &mut dyn Journal, key: TaskKey, lease: &Lease) -> JournalResult<()> {
+        self.fail(journal, key, lease, &Fault::TimedOut, None, Actor::System)?;
+        Ok(())
+    }
+
+    /// See [`windlass_core::store::Store::record_progress`].
+    pub fn record_progress(
+        &mut self,
+        journal: &mut dyn Journal,
+        worker: WorkerId,
+        reports: &[ProgressReport],
+    ) -> JournalResult<Vec<Result<(), LeaseError>>> {
+        self.seen(worker);
+        let mut answers = Vec::with_capacity(reports.len());
+        for report in reports {
+            answers.push(match self.fenced(worker, report.task, report.token) {
+                Ok((_, lease)) if lease.revoked => Err(LeaseError::Lost),
+                Ok((key, _)) => {
+                    let progress = Progress { at: self.now, ..report.progress.clone() };
+                    journal.put_progress(key, Some(&progress))?;
+                    Ok(())
+                }
+                Err(refused) => Err(refused),
+            });
+        }
+        Ok(answers)
+    }
+
+    /// See [`windlass_core::store::Store::record_steps`].
+    pub fn record_steps(
+        &mut self,
+        journal: &mut dyn Journal,
+        worker: WorkerId,
+        reports: &[StepReport],
+    ) -> JournalResult<Vec<Result<(), LeaseError>>> {
+        self.seen(worker);
+        let mut answers = Vec::with_capacity(reports.len());
+        for report in reports {
+            answers.push(match self.fenced(worker, report.task, report.token) {
+                Ok((_, lease)) if lease.revoked => Err(LeaseError::Lost),
+                Ok((key, _)) => {
+                    let steps = journal.steps(key)?;
+                    if steps.len() >= limits::STEPS && !steps.contains_key(&report.name) {
+                        Err(LeaseError::TooManySteps)
+                    } else {
+                        journal.insert_step(key, &report.name, &report.result)?;
+                        Ok(())
+                    }
+                }
+                Err(refused) => Err(refused),
+            });
+        }
+        Ok(answers)
+    }
+}
+
+fn describe(fault: &Fault<'_>, policy: &TaskPolicy, lease: &Lease) -> (ErrorClass, ErrorReport) {
+    match fault {
+        Fault::Reported(error) => (classify(&policy.retry, error), (*error).clone()),
+        Fault::TimedOut => {
+            let allowed = lease.deadline.since(lease.claimed_at).as_secs_f64();
+            (
+                ErrorClass::Timeout,
+                ErrorReport::internal("timeout", format!("the attempt took longer than its {allowed} s")),
+            )
+        }
+        Fault::Lapsed => {
+            let message = "the worker was lost: its lease lapsed without a result".to_owned();
+            (ErrorClass::WorkerLost, ErrorReport::internal("lease_expired", message))
+        }
+    }
+}
+
+/// The event of a task that ends without success.
+pub(crate) fn given_up(
+    ended: LiveTask,
+    reason: EndReason,
+    class: Option<ErrorClass>,
+    code: Option<String>,
+    note: Option<String>,
+) -> Change {
+    let crashes = u32::from(ended.crashes);
+    if ended.status == Status::DeadLetter {
+        Change::DeadLettered { reason, class, code, crashes, note }
+    } else {
+        Change::Failed { reason, class, code, crashes }
+    }
+}

@@ -1,0 +1,354 @@
+//! Live tasks and leases in memory. Every change goes through [`Index::set_task`],
+//! [`Index::set_lease`] and their like, which keep lanes, timers and counters in step and
+//! note how to undo it: a transaction that does not commit leaves no trace here.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use windlass_core::ids::{ClaimNo, TaskKey, WorkerId};
+use windlass_core::names::{QueueName, TaskType};
+use windlass_core::status::Status;
+use windlass_core::time::Timestamp;
+
+use crate::journal::SEGMENT_KEYS;
+use crate::lanes::{LaneIx, Lanes, Standing};
+
+/// A live task: what every claim, timer and result needs, and no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LiveTask {
+    /// Where it waits.
+    pub lane: LaneIx,
+    /// `blocked`, `scheduled`, `queued` or `executing`.
+    pub status: Status,
+    /// Waits between two attempts.
+    pub retrying: bool,
+    /// Whether the journal has an overlay row for it.
+    pub overlaid: bool,
+    /// Attempts that ran out of time or memory.
+    pub timeouts: u8,
+    /// Retries used up.
+    pub retries: u8,
+    /// Crashes counted.
+    pub crashes: u8,
+    /// Attempts begun.
+    pub attempt: u32,
+    /// Number of events so far.
+    pub version: u32,
+    /// When it was submitted.
+    pub created_at: Timestamp,
+    /// Its place in the line.
+    pub ready_at: Timestamp,
+    /// When it is, or was, to run.
+    pub run_at: Timestamp,
+}
+
+impl LiveTask {
+    fn standing(&self) -> Standing {
+        match self.status {
+            Status::Queued => Standing::Ready(self.ready_at),
+            Status::Executing => Standing::Running,
+            Status::Blocked
+            | Status::Scheduled
+            | Status::Completed
+            | Status::Failed
+            | Status::Cancelled
+            | Status::DeadLetter => Standing::Waiting,
+        }
+    }
+
+    fn due_at(&self) -> Option<Timestamp> {
+        (self.status == Status::Scheduled).then_some(self.run_at)
+    }
+}
+
+/// A worker's hold on a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// Who holds it.
+    pub worker: WorkerId,
+    /// Under which claim.
+    pub claim: ClaimNo,
+    /// The first number of the claim row that it is part of.
+    pub claim_row: u64,
+    /// The event row of the claim.
+    pub event_no: u64,
+    /// When the task was submitted: with the key it gives the id, also after the task has ended.
+    pub created_at: Timestamp,
+    /// When it was claimed.
+    pub claimed_at: Timestamp,
+    /// When it lapses unless renewed.
+    pub expires_at: Timestamp,
+    /// When the attempt's time is over.
+    pub deadline: Timestamp,
+    /// The task was cancelled; the worker has yet to acknowledge.
+    pub revoked: bool,
+}
+
+#[derive(Debug)]
+enum Undo {
+    Task(TaskKey, Option<LiveTask>),
+    Lease(TaskKey, Option<Lease>),
+    Expiry(TaskKey, Option<Timestamp>),
+    ClaimRow(u64, u32),
+    Ended(Status, i64),
+    Dead((QueueName, TaskType), i64),
+}
+
+/// Everything about live tasks that is asked for often.
+#[derive(Debug, Default)]
+pub struct Index {
+    /// The lanes.
+    pub lanes: Lanes,
+    tasks: BTreeMap<TaskKey, LiveTask>,
+    leases: HashMap<TaskKey, Lease>,
+    leases_by_worker: HashMap<WorkerId, BTreeSet<TaskKey>>,
+    expiries: HashMap<TaskKey, Timestamp>,
+    due: BTreeSet<(Timestamp, TaskKey)>,
+    lapsing: BTreeSet<(Timestamp, TaskKey)>,
+    deadlines: BTreeSet<(Timestamp, TaskKey)>,
+    expiring: BTreeSet<(Timestamp, TaskKey)>,
+    open_claims: HashMap<u64, u32>,
+    ended: [u64; 8],
+    live: [u64; 8],
+    dead_letters: BTreeMap<(QueueName, TaskType), u64>,
+    undo: Vec<Undo>,
+}
+
+impl Index {
+    /// A live task.
+    pub fn task(&self, key: TaskKey) -> Option<LiveTask> {
+        self.tasks.get(&key).copied()
+    }
+
+    /// The lease of a task; a cancelled task's lease is revoked, not gone.
+    pub fn lease(&self, key: TaskKey) -> Option<Lease> {
+        self.leases.get(&key).copied()
+    }
+
+    /// Tasks that a worker holds, revoked ones too.
+    pub fn leases_of(&self, worker: WorkerId) -> impl Iterator<Item = TaskKey> {
+        self.leases_by_worker.get(&worker).into_iter().flatten().copied()
+    }
+
+    /// When a task that has not started expires.
+    pub fn expiry(&self, key: TaskKey) -> Option<Timestamp> {
+        self.expiries.get(&key).copied()
+    }
+
+    /// Live tasks below a key, newest first.
+    pub fn newest_below(&self, below: TaskKey) -> impl Iterator<Item = (TaskKey, LiveTask)> {
+        self.tasks.range(..below).rev().map(|(key, task)| (*key, *task))
+    }
+
+    /// Whether the segment of a key has a live task.
+    pub fn segment_is_live(&self, key: TaskKey) -> bool {
+        let first = key.0 - key.0 % SEGMENT_KEYS;
+        self.tasks.range(TaskKey(first)..TaskKey(first + SEGMENT_KEYS)).next().is_some()
+    }
+
+    /// Scheduled tasks in order of their time.
+    pub fn due(&self) -> impl Iterator<Item = (Timestamp, TaskKey)> {
+        self.due.iter().copied()
+    }
+
+    /// Leases in the order in which they lapse.
+    pub fn lapsing(&self) -> impl Iterator<Item = (Timestamp, TaskKey)> {
+        self.lapsing.iter().copied()
+    }
+
+    /// Attempts in the order in which their time is over.
+    pub fn deadlines(&self) -> impl Iterator<Item = (Timestamp, TaskKey)> {
+        self.deadlines.iter().copied()
+    }
+
+    /// Tasks that have not started, in the order in which they expire.
+    pub fn expiring(&self) -> impl Iterator<Item = (Timestamp, TaskKey)> {
+        self.expiring.iter().copied()
+    }
+
+    /// Tasks by status, index = [`Status::code`].
+    pub fn by_status(&self) -> [u64; 8] {
+        std::array::from_fn(|code| self.ended[code] + self.live[code])
+    }
+
+    /// Dead letters by queue and type.
+    pub fn dead_letters(&self) -> &BTreeMap<(QueueName, TaskType), u64> {
+        &self.dead_letters
+    }
+
+    /// Sets the figures found at start.
+    pub fn restore_counts(&mut self, ended: [u64; 8], dead_letters: BTreeMap<(QueueName, TaskType), u64>) {
+        self.ended = ended;
+        self.dead_letters = dead_letters;
+    }
+
+    /// Changes, adds or removes a live task.
+    pub fn set_task(&mut self, key: TaskKey, task: Option<LiveTask>) {
+        let old = self.swap_task(key, task);
+        self.undo.push(Undo::Task(key, old));
+    }
+
+    fn swap_task(&mut self, key: TaskKey, task: Option<LiveTask>) -> Option<LiveTask> {
+        let old = match task {
+            Some(task) => self.tasks.insert(key, task),
+            None => self.tasks.remove(&key),
+        };
+        if let Some(new) = &task {
+            self.live[usize::from(new.status.code())] += 1;
+            let same_place = old.is_some_and(|old| old.lane == new.lane && old.standing() == new.standing());
+            if !same_place {
+                self.lanes.add(new.lane, key, new.standing());
+                if let Some(old) = &old {
+                    self.lanes.remove(old.lane, key, old.standing());
+                }
+            }
+        } else if let Some(old) = &old {
+            self.lanes.remove(old.lane, key, old.standing());
+        }
+        if let Some(old) = &old {
+            self.live[usize::from(old.status.code())] -= 1;
+            if let Some(due_at) = old.due_at() {
+                self.due.remove(&(due_at, key));
+            }
+        }
+        if let Some(due_at) = task.and_then(|task| task.due_at()) {
+            self.due.insert((due_at, key));
+        }
+        self.arm_expiry(key, old, task);
+        old
+    }
+
+    /// Only what has not started expires.
+    fn arm_expiry(&mut self, key: TaskKey, old: Option<LiveTask>, new: Option<LiveTask>) {
+        let Some(expires_at) = self.expiries.get(&key) else { return };
+        let waits_unstarted =
+            |task: Option<LiveTask>| task.is_some_and(|task| task.attempt == 0 && task.status != Status::Executing);
+        match (waits_unstarted(old), waits_unstarted(new)) {
+            (true, false) => {
+                self.expiring.remove(&(*expires_at, key));
+            }
+            (false, true) => {
+                self.expiring.insert((*expires_at, key));
+            }
+            (true, true) | (false, false) => {}
+        }
+    }
+
+    /// Sets when a task expires. To be called before the task is added or after it is removed.
+    pub fn set_expiry(&mut self, key: TaskKey, expires_at: Option<Timestamp>) {
+        let old = self.swap_expiry(key, expires_at);
+        self.undo.push(Undo::Expiry(key, old));
+    }
+
+    fn swap_expiry(&mut self, key: TaskKey, expires_at: Option<Timestamp>) -> Option<Timestamp> {
+        match expires_at {
+            Some(expires_at) => self.expiries.insert(key, expires_at),
+            None => self.expiries.remove(&key),
+        }
+    }
+
+    /// Grants, changes or ends a lease.
+    pub fn set_lease(&mut self, key: TaskKey, lease: Option<Lease>) {
+        let old = self.swap_lease(key, lease);
+        self.undo.push(Undo::Lease(key, old));
+    }
+
+    fn swap_lease(&mut self, key: TaskKey, lease: Option<Lease>) -> Option<Lease> {
+        let old = match lease {
+            Some(lease) => self.leases.insert(key, lease),
+            None => self.leases.remove(&key),
+        };
+        if let Some(old) = &old {
+            self.lapsing.remove(&(old.expires_at, key));
+            self.deadlines.remove(&(old.deadline, key));
+            if let Some(held) = self.leases_by_worker.get_mut(&old.worker) {
+                held.remove(&key);
+                if held.is_empty() {
+                    self.leases_by_worker.remove(&old.worker);
+                }
+            }
+        }
+        if let Some(lease) = &lease {
+            self.lapsing.insert((lease.expires_at, key));
+            // A revoked lease has no attempt that could run out of time.
+            if !lease.revoked {
+                self.deadlines.insert((lease.deadline, key));
+            }
+            self.leases_by_worker.entry(lease.worker).or_default().insert(key);
+        }
+        old
+    }
+
+    /// Notes how many tasks run under a claim row.
+    pub fn open_claim(&mut self, first: u64, tasks: u32) {
+        let old = self.open_claims.insert(first, tasks).unwrap_or(0);
+        self.undo.push(Undo::ClaimRow(first, old));
+    }
+
+    /// One task less runs under a claim row; true if it was the last.
+    pub fn leave_claim(&mut self, first: u64) -> bool {
+        let old = self.open_claims.get(&first).copied().unwrap_or(0);
+        self.undo.push(Undo::ClaimRow(first, old));
+        self.set_claim(first, old.saturating_sub(1));
+        old <= 1
+    }
+
+    fn set_claim(&mut self, first: u64, tasks: u32) {
+        if tasks == 0 {
+            self.open_claims.remove(&first);
+        } else {
+            self.open_claims.insert(first, tasks);
+        }
+    }
+
+    /// Counts ended tasks.
+    pub fn count_ended(&mut self, status: Status, delta: i64) {
+        let counter = &mut self.ended[usize::from(status.code())];
+        *counter = counter.saturating_add_signed(delta);
+        self.undo.push(Undo::Ended(status, delta));
+    }
+
+    /// Counts dead letters.
+    pub fn count_dead(&mut self, queue: &QueueName, task_type: &TaskType, delta: i64) {
+        let place = (queue.clone(), task_type.clone());
+        self.add_dead(place.clone(), delta);
+        self.undo.push(Undo::Dead(place, delta));
+    }
+
+    fn add_dead(&mut self, place: (QueueName, TaskType), delta: i64) {
+        let counter = self.dead_letters.entry(place.clone()).or_default();
+        *counter = counter.saturating_add_signed(delta);
+        if *counter == 0 {
+            self.dead_letters.remove(&place);
+        }
+    }
+
+    /// The transaction is durable: nothing is undone any more.
+    pub fn keep(&mut self) {
+        self.undo.clear();
+        self.lanes.vanish();
+    }
+
+    /// The transaction came to nothing: everything is as it was before.
+    pub fn undo(&mut self) {
+        while let Some(step) = self.undo.pop() {
+            match step {
+                Undo::Task(key, old) => {
+                    self.swap_task(key, old);
+                }
+                Undo::Lease(key, old) => {
+                    self.swap_lease(key, old);
+                }
+                Undo::Expiry(key, old) => {
+                    self.swap_expiry(key, old);
+                }
+                Undo::ClaimRow(first, old) => self.set_claim(first, old),
+                Undo::Ended(status, delta) => {
+                    let counter = &mut self.ended[usize::from(status.code())];
+                    *counter = counter.saturating_add_signed(-delta);
+                }
+                Undo::Dead(place, delta) => self.add_dead(place, -delta),
+            }
+        }
+        self.lanes.vanish();
+    }
+}

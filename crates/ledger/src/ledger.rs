@@ -1,0 +1,428 @@
+//! The state of a single writer, and what every change of a task has in common: the row of
+//! the state machine is applied, the journal written, the event noted, the index set.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use windlass_core::actor::Actor;
+use windlass_core::event::{Change, Committed, Event};
+use windlass_core::failure::EndReason;
+use windlass_core::ids::{IdCodec, TaskId, TaskKey, WorkerId};
+use windlass_core::json::Json;
+use windlass_core::limits;
+use windlass_core::priority::Priority;
+use windlass_core::settings::Settings;
+use windlass_core::status::Status;
+use windlass_core::time::{Clock, Timestamp};
+use windlass_core::transition::{Effect, Place};
+
+use crate::index::{Index, Lease, LiveTask};
+use crate::journal::{AppliedResult, Ended, Journal, JournalResult, Overlay, SEGMENT_KEYS, Sequence};
+use crate::waiters::Waiters;
+use crate::workers::WorkerEntry;
+
+/// Numbers of a sequence are reserved in blocks: one small write per block, and at most a
+/// block is skipped at a restart.
+const RESERVED: u64 = 65_536;
+
+/// A sequence in memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Numbers {
+    sequence: Sequence,
+    next: u64,
+    ceiling: u64,
+}
+
+impl Numbers {
+    pub(crate) fn new(sequence: Sequence, next: u64) -> Self {
+        Self { sequence, next, ceiling: next }
+    }
+
+    /// The first of `count` fresh numbers.
+    pub(crate) fn take(&mut self, count: u64, journal: &mut dyn Journal) -> JournalResult<u64> {
+        let first = self.next;
+        if first + count > self.ceiling {
+            self.ceiling = first + count + RESERVED;
+            journal.reserve(self.sequence, self.ceiling)?;
+        }
+        self.next = first + count;
+        Ok(first)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AllNumbers {
+    pub(crate) task: Numbers,
+    pub(crate) claim: Numbers,
+    pub(crate) event: Numbers,
+}
+
+/// What a task brings along from before a change.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Past {
+    pub(crate) event_nos: Vec<u64>,
+    pub(crate) applied: Option<AppliedResult>,
+    pub(crate) started_at: Option<Timestamp>,
+    pub(crate) worker: Option<WorkerId>,
+}
+
+/// How a task ends.
+pub(crate) struct Ending {
+    pub(crate) reason: Option<EndReason>,
+    pub(crate) result: Option<Json>,
+    pub(crate) change: Change,
+}
+
+/// The state of a single writer. One thread owns it; nobody else sees it between commits.
+pub struct Ledger {
+    pub(crate) clock: Arc<dyn Clock>,
+    /// The time of this transaction: everything in it happens at one moment.
+    pub(crate) now: Timestamp,
+    pub(crate) ids: IdCodec,
+    pub(crate) index: Index,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) numbers: AllNumbers,
+    pub(crate) workers: HashMap<WorkerId, WorkerEntry>,
+    pub(crate) waiters: Waiters,
+    pub(crate) watchers: HashMap<TaskKey, Vec<oneshot::Sender<()>>>,
+    /// A lane may have become claimable for somebody who waits.
+    pub(crate) lanes_changed: bool,
+    /// When old events were last looked through.
+    pub(crate) events_pruned_at: Timestamp,
+    changes: Vec<Committed>,
+    event_no: Option<u64>,
+    ended_delta: [i64; 8],
+    before: Before,
+}
+
+/// What [`Ledger::undo`] puts back beside the index.
+struct Before {
+    numbers: AllNumbers,
+    settings: Arc<Settings>,
+    workers: Vec<(WorkerId, Option<WorkerEntry>)>,
+}
+
+impl Ledger {
+    pub(crate) fn assemble(
+        clock: Arc<dyn Clock>,
+        ids: IdCodec,
+        index: Index,
+        settings: Arc<Settings>,
+        numbers: AllNumbers,
+        workers: HashMap<WorkerId, WorkerEntry>,
+    ) -> Self {
+        let now = clock.now();
+        let before = Before { numbers, settings: Arc::clone(&settings), workers: Vec::new() };
+        Self {
+            clock,
+            now,
+            ids,
+            index,
+            settings,
+            numbers,
+            workers,
+            waiters: Waiters::default(),
+            watchers: HashMap::new(),
+            lanes_changed: false,
+            events_pruned_at: Timestamp::EPOCH,
+            changes: Vec::new(),
+            event_no: None,
+            ended_delta: [0; 8],
+            before,
+        }
+    }
+
+    /// Begins a transaction.
+    pub fn start(&mut self) {
+        self.now = self.clock.now().max(self.now);
+        self.before.numbers = self.numbers;
+        self.before.settings = Arc::clone(&self.settings);
+    }
+
+    /// Writes what is written once per transaction: its events and counters.
+    pub fn seal(&mut self, journal: &mut dyn Journal) -> JournalResult<()> {
+        if let Some(no) = self.event_no.take() {
+            let events: Vec<Event> = self.changes.iter().map(|change| change.event.clone()).collect();
+            journal.insert_events(no, self.now, &events)?;
+        }
+        for status in Status::ALL {
+            let delta = std::mem::take(&mut self.ended_delta[usize::from(status.code())]);
+            if delta != 0 {
+                journal.count_ended(status, delta)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The transaction is durable. Returns what changed, in order.
+    pub fn keep(&mut self) -> Vec<Committed> {
+        self.index.keep();
+        self.before.workers.clear();
+        let changes = std::mem::take(&mut self.changes);
+        if !self.watchers.is_empty() {
+            for change in changes.iter().filter(|change| change.to.is_ended()) {
+                let key = self.ids.task_key(change.event.task_id);
+                for watcher in key.and_then(|key| self.watchers.remove(&key)).into_iter().flatten() {
+                    // Whoever is gone does not need to know.
+                    let _ = watcher.send(());
+                }
+            }
+        }
+        changes
+    }
+
+    /// The transaction came to nothing.
+    pub fn undo(&mut self) {
+        self.index.undo();
+        self.changes.clear();
+        self.event_no = None;
+        self.ended_delta = [0; 8];
+        self.numbers = self.before.numbers;
+        if !Arc::ptr_eq(&self.settings, &self.before.settings) {
+            self.settings = Arc::clone(&self.before.settings);
+            self.index.lanes.apply(&self.settings);
+        }
+        while let Some((id, old)) = self.before.workers.pop() {
+            match old {
+                Some(entry) => self.workers.insert(id, entry),
+                None => self.workers.remove(&id),
+            };
+        }
+    }
+
+    /// The settings as of this transaction.
+    pub fn settings(&self) -> &Arc<Settings> {
+        &self.settings
+    }
+
+    pub(crate) fn remember_worker(&mut self, id: WorkerId) {
+        self.before.workers.push((id, self.workers.get(&id).cloned()));
+    }
+
+    /// The public id of a live task.
+    pub(crate) fn id_of(&self, key: TaskKey, created_at: Timestamp) -> TaskId {
+        self.ids.task_id(key, created_at)
+    }
+
+    /// The number of this transaction's event row.
+    pub(crate) fn event_no(&mut self, journal: &mut dyn Journal) -> JournalResult<u64> {
+        match self.event_no {
+            Some(no) => Ok(no),
+            None => {
+                let no = self.numbers.event.take(1, journal)?;
+                self.event_no = Some(no);
+                Ok(no)
+            }
+        }
+    }
+
+    /// What a task brings along: from its overlay, if it has one, and its lease.
+    pub(crate) fn past(
+        &mut self,
+        journal: &mut dyn Journal,
+        key: TaskKey,
+        task: &LiveTask,
+        lease: Option<&Lease>,
+    ) -> JournalResult<Past> {
+        let mut past = Past::default();
+        if task.overlaid
+            && let Some(overlay) = journal.overlay(key)?
+        {
+            past = Past {
+                event_nos: overlay.event_nos,
+                applied: overlay.applied,
+                started_at: overlay.started_at,
+                worker: overlay.worker,
+            };
+        }
+        if let Some(lease) = lease {
+            past.event_nos.push(lease.event_no);
+            past.started_at = Some(lease.claimed_at);
+            past.worker = Some(lease.worker);
+        }
+        Ok(past)
+    }
+
+    /// Notes one change for the event row of this transaction.
+    pub(crate) fn note(&mut self, noted: Noted) {
+        let Noted { key, task, from, to, change, actor, lease, ahead_of } = noted;
+        let lane = Arc::clone(self.index.lanes.key(task.lane));
+        let waited = matches!(change, Change::Claimed { .. }).then(|| self.now.since(task.ready_at));
+        self.changes.push(Committed {
+            event: Event {
+                task_id: self.id_of(key, task.created_at),
+                version: task.version,
+                at: self.now,
+                actor,
+                change,
+            },
+            lane,
+            from,
+            to,
+            waited,
+            ahead_of,
+            ran: lease.map(|lease| self.now.since(lease.claimed_at)),
+            age: self.now.since(task.created_at),
+        });
+    }
+
+    /// A live task goes on in another status (not `executing`): overlay, event, index.
+    pub(crate) fn carry_on(
+        &mut self,
+        journal: &mut dyn Journal,
+        key: TaskKey,
+        from: Status,
+        mut task: LiveTask,
+        mut past: Past,
+        change: Change,
+        actor: Actor,
+        lease: Option<&Lease>,
+    ) -> JournalResult<()> {
+        task.version += 1;
+        task.overlaid = true;
+        let no = self.event_no(journal)?;
+        past.event_nos.push(no);
+        let overlay = Overlay {
+            status: task.status,
+            version: task.version,
+            attempt: task.attempt,
+            retries: u32::from(task.retries),
+            crashes: u32::from(task.crashes),
+            timeouts: task.timeouts,
+            ready_at: task.ready_at,
+            run_at: task.run_at,
+            retrying: task.retrying,
+            started_at: past.started_at,
+            worker: past.worker,
+            applied: past.applied,
+            event_nos: past.event_nos,
+        };
+        journal.put_overlay(key, &overlay)?;
+        self.note(Noted { key, task, from: Some(from), to: task.status, change, actor, lease, ahead_of: None });
+        self.index.set_task(key, Some(task));
+        self.lanes_changed |= task.status == Status::Queued;
+        Ok(())
+    }
+
+    /// A live task ends: ended row, event, index, counters.
+    pub(crate) fn end(
+        &mut self,
+        journal: &mut dyn Journal,
+        key: TaskKey,
+        from: Status,
+        mut task: LiveTask,
+        mut past: Past,
+        ending: Ending,
+        actor: Actor,
+        lease: Option<&Lease>,
+    ) -> JournalResult<()> {
+        task.version += 1;
+        let no = self.event_no(journal)?;
+        past.event_nos.push(no);
+        let lane = Arc::clone(self.index.lanes.key(task.lane));
+        let kept = self.settings.kept_for(&lane.queue, &lane.task_type, task.status);
+        let ended = Ended {
+            status: task.status,
+            reason: ending.reason,
+            version: task.version,
+            attempt: task.attempt,
+            retries: u32::from(task.retries),
+            crashes: u32::from(task.crashes),
+            timeouts: task.timeouts,
+            ready_at: task.ready_at,
+            run_at: task.run_at,
+            started_at: past.started_at,
+            ended_at: self.now,
+            worker: past.worker,
+            result: ending.result,
+            applied: past.applied,
+            event_nos: past.event_nos,
+            keep_until: kept.map(|kept| self.now + kept),
+        };
+        journal.put_ended(key, &ended)?;
+        if task.overlaid {
+            journal.drop_overlay(key)?;
+        }
+        let status = task.status;
+        self.note(Noted {
+            key,
+            task,
+            from: Some(from),
+            to: status,
+            change: ending.change,
+            actor,
+            lease,
+            ahead_of: None,
+        });
+        self.index.set_task(key, None);
+        self.index.set_expiry(key, None);
+        self.count_ended(status, 1);
+        if status == Status::DeadLetter {
+            self.index.count_dead(&lane.queue, &lane.task_type, 1);
+        }
+        let segment = key.0 / SEGMENT_KEYS;
+        if segment < self.numbers.task.next / SEGMENT_KEYS && !self.index.segment_is_live(key) {
+            journal.close_segment(segment)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn count_ended(&mut self, status: Status, delta: i64) {
+        self.ended_delta[usize::from(status.code())] += delta;
+        self.index.count_ended(status, delta);
+    }
+
+    /// Ends a lease, and the claim row with its last one.
+    pub(crate) fn drop_lease(&mut self, journal: &mut dyn Journal, key: TaskKey, lease: &Lease) -> JournalResult<()> {
+        self.index.set_lease(key, None);
+        if self.index.leave_claim(lease.claim_row) {
+            journal.drop_claim(lease.claim_row)?;
+        }
+        Ok(())
+    }
+}
+
+/// One change, to be noted as an event.
+pub(crate) struct Noted<'a> {
+    pub(crate) key: TaskKey,
+    /// The task after the change.
+    pub(crate) task: LiveTask,
+    pub(crate) from: Option<Status>,
+    pub(crate) to: Status,
+    pub(crate) change: Change,
+    pub(crate) actor: Actor,
+    /// The lease that the change ends.
+    pub(crate) lease: Option<&'a Lease>,
+    pub(crate) ahead_of: Option<Priority>,
+}
+
+/// Applies a row of the state machine to a live task.
+pub(crate) fn moved(task: LiveTask, effect: &Effect, now: Timestamp, delay: Duration) -> LiveTask {
+    let count = |change: windlass_core::transition::Count, value: u8| {
+        u8::try_from(change.apply(u32::from(value))).unwrap_or(u8::MAX)
+    };
+    let mut next = LiveTask {
+        status: effect.to,
+        attempt: effect.attempt.apply(task.attempt),
+        retries: count(effect.retries, task.retries),
+        crashes: count(effect.crashes, task.crashes),
+        retrying: task.retrying && effect.to == Status::Scheduled,
+        ..task
+    };
+    match effect.place {
+        Place::JoinsNow => {
+            next.ready_at = now;
+            next.run_at = now;
+        }
+        Place::WaitsThenJoins => {
+            next.run_at = now + delay.min(limits::DELAY);
+            next.ready_at = next.run_at;
+        }
+        Place::WaitsThenReturns => next.run_at = now + delay.min(limits::DELAY),
+        // `ready_at` was set when the task began to wait, and a claim leaves it alone.
+        Place::JoinsAtDueTime | Place::Returns | Place::Keep | Place::Leaves | Place::Moves => {}
+    }
+    next
+}

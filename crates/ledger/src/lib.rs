@@ -1,0 +1,25 @@
+//! The queue of a single writer. Lanes and leases are in memory, every change is written to
+//! a [`journal`] first and memory changes only when the write is durable.
+//!
+//! The embedded SQLite store and the in-memory reference store are both this ledger over
+//! different journals, so that they cannot differ in what a transition does.
+//!
+//! A transaction: [`batch`] collects what was asked, [`finish`], [`people`], [`sweep`],
+//! [`submit`] and [`claim`] do it, [`ledger`] has what they share.
+
+pub mod archive;
+pub mod batch;
+pub mod claim;
+pub mod finish;
+pub mod index;
+pub mod journal;
+pub mod lanes;
+pub mod ledger;
+pub mod people;
+pub mod recover;
+pub mod settings;
+pub mod store;
+pub mod submit;
+pub mod sweep;
+mod waiters;
+pub mod workers;

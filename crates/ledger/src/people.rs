@@ -1,0 +1,397 @@
+//! What people do to tasks: cancel, amend, run again, take out, give up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use windlass_core::actor::Actor;
+use windlass_core::event::Change;
+use windlass_core::failure::EndReason;
+use windlass_core::ids::{TaskId, TaskKey};
+use windlass_core::lane::LaneKey;
+use windlass_core::status::Status;
+use windlass_core::store::{Amendment, Cancelled, ChangeError, Claimed, Requeue};
+use windlass_core::transition::{Effect, Trigger, transition};
+
+use crate::claim::{Served, missing};
+use crate::finish::given_up;
+use crate::index::{Lease, LiveTask};
+use crate::journal::{Ended, Journal, JournalResult, SEGMENT_KEYS, TaskRow};
+use crate::ledger::{Ending, Ledger, Noted, Past, moved};
+
+impl Ledger {
+    /// Where a task stands, live or ended.
+    fn find(&mut self, journal: &mut dyn Journal, id: TaskId) -> JournalResult<Result<(TaskKey, Found), ChangeError>> {
+        let Some(key) = self.ids.task_key(id) else { return Ok(Err(ChangeError::UnknownTask)) };
+        if let Some(task) = self.index.task(key) {
+            return Ok(Ok((key, Found::Live(task))));
+        }
+        Ok(match journal.ended(key)? {
+            Some(ended) => Ok((key, Found::Ended(Box::new(ended)))),
+            None => Err(ChangeError::UnknownTask),
+        })
+    }
+
+    /// See [`windlass_core::store::Store::cancel`].
+    pub(crate) fn cancel(
+        &mut self,
+        journal: &mut dyn Journal,
+        ids: &[TaskId],
+        by: Actor,
+        served: &mut Vec<Served>,
+    ) -> JournalResult<Vec<Result<Cancelled, ChangeError>>> {
+        let mut answers = Vec::with_capacity(ids.len());
+        for id in ids {
+            answers.push(match self.find(journal, *id)? {
+                Err(refused) => Err(refused),
+                Ok((key, found)) => match (found.legal(Trigger::Cancel), found) {
+                    (Ok(effect), Found::Live(task)) => {
+                        self.cancel_one(journal, key, task, &effect, by, served)?;
+                        Ok(Cancelled { was_executing: task.status == Status::Executing })
+                    }
+                    (Err(refused), _) => Err(refused),
+                    (Ok(_), Found::Ended(ended)) => Err(ChangeError::WrongStatus(ended.status)),
+                },
+            });
+        }
+        Ok(answers)
+    }
+
+    fn cancel_one(
+        &mut self,
+        journal: &mut dyn Journal,
+        key: TaskKey,
+        task: LiveTask,
+        effect: &Effect,
+        by: Actor,
+        served: &mut Vec<Served>,
+    ) -> JournalResult<()> {
+        let lease = self.index.lease(key);
+        let past = self.past(journal, key, &task, lease.as_ref())?;
+        let ended = moved(task, effect, self.now, Duration::ZERO);
+        let ending = Ending { reason: None, result: None, change: Change::Cancelled };
+        self.end(journal, key, task.status, ended, past, ending, by, lease.as_ref())?;
+        if let Some(lease) = lease {
+            // The worker still runs it: the lease stays, revoked, until it answers or lapses.
+            self.index.set_lease(key, Some(Lease { revoked: true, ..lease }));
+            if let Some(waiter) = self.waiters.of_worker(lease.worker) {
+                let claimed = Claimed { tasks: Vec::new(), cancel: self.revoked(lease.worker) };
+                served.push(Served { waiter, claimed });
+            }
+        }
+        Ok(())
+    }
+
+    /// See [`windlass_core::store::Store::amend`].
+    pub fn amend(
+        &mut self,
+        journal: &mut dyn Journal,
+        id: TaskId,
+        amendment: &Amendment,
+        by: Actor,
+    ) -> JournalResult<Result<(), ChangeError>> {
+        let (key, found) = match self.find(journal, id)? {
+            Ok(found) => found,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let task = match (found.legal(Trigger::Amend), found) {
+            (Ok(_), Found::Live(task)) => task,
+            (Err(refused), _) => return Ok(Err(refused)),
+            (Ok(_), Found::Ended(ended)) => return Ok(Err(ChangeError::WrongStatus(ended.status))),
+        };
+        let past = self.past(journal, key, &task, None)?;
+        let mut next = task;
+        if amendment.priority.is_some() || amendment.tags.is_some() {
+            let Some(mut row) = journal.task(key)? else { return Err(missing(key)) };
+            row.spec.priority = amendment.priority.unwrap_or(row.spec.priority);
+            if let Some(tags) = &amendment.tags {
+                row.spec.tags.clone_from(tags);
+            }
+            journal.update_task(key, &row)?;
+            next.lane = self.lane_of(&row);
+        }
+        if let Some(run_at) = amendment.run_at {
+            match next.status {
+                Status::Scheduled => {
+                    next.run_at = run_at;
+                    next.ready_at = run_at;
+                }
+                Status::Queued if run_at > self.now => {
+                    next.status = Status::Scheduled;
+                    next.run_at = run_at;
+                    next.ready_at = run_at;
+                }
+                Status::Queued
+                | Status::Blocked
+                | Status::Executing
+                | Status::Completed
+                | Status::Failed
+                | Status::Cancelled
+                | Status::DeadLetter => {}
+            }
+        }
+        let change =
+            Change::Amended { priority: amendment.priority, run_at: amendment.run_at, tags: amendment.tags.clone() };
+        self.carry_on(journal, key, task.status, next, past, change, by, None)?;
+        Ok(Ok(()))
+    }
+
+    /// See [`windlass_core::store::Store::requeue`].
+    pub fn requeue(
+        &mut self,
+        journal: &mut dyn Journal,
+        wishes: &[Requeue],
+        by: Actor,
+    ) -> JournalResult<Vec<Result<(), ChangeError>>> {
+        let mut answers = Vec::with_capacity(wishes.len());
+        for wish in wishes {
+            answers.push(match self.find(journal, wish.task)? {
+                Err(refused) => Err(refused),
+                Ok((_, found)) if wish.only_dead && found.status() != Status::DeadLetter => {
+                    Err(ChangeError::WrongStatus(found.status()))
+                }
+                Ok((key, Found::Live(task))) => match legal(task.status, Trigger::RunNow) {
+                    Ok(effect) => {
+                        self.run_now(journal, key, task, &effect, wish, by)?;
+                        Ok(())
+                    }
+                    Err(refused) => Err(refused),
+                },
+                Ok((key, Found::Ended(ended))) => match legal(ended.status, Trigger::Replay) {
+                    Ok(effect) => {
+                        self.replay(journal, key, &ended, &effect, wish, by)?;
+                        Ok(())
+                    }
+                    Err(refused) => Err(refused),
+                },
+            });
+        }
+        Ok(answers)
+    }
+
+    fn run_now(
+        &mut self,
+        journal: &mut dyn Journal,
+        key: TaskKey,
+        task: LiveTask,
+        effect: &Effect,
+        wish: &Requeue,
+        by: Actor,
+    ) -> JournalResult<()> {
+        let past = self.past(journal, key, &task, None)?;
+        let mut next = moved(task, effect, self.now, Duration::ZERO);
+        if wish.reset_retries {
+            next.retries = 0;
+        }
+        let Some(mut row) = journal.task(key)? else { return Err(missing(key)) };
+        edit(&mut row, wish);
+        journal.update_task(key, &row)?;
+        next.lane = self.lane_of(&row);
+        let change = replayed(&next, wish);
+        self.carry_on(journal, key, task.status, next, past, change, by, None)
+    }
+
+    fn replay(
+        &mut self,
+        journal: &mut dyn Journal,
+        key: TaskKey,
+        ended: &Ended,
+        effect: &Effect,
+        wish: &Requeue,
+        by: Actor,
+    ) -> JournalResult<()> {
+        let Some(mut row) = journal.task(key)? else { return Err(missing(key)) };
+        if ended.status == Status::DeadLetter {
+            self.index.count_dead(&row.spec.queue, &row.spec.task_type, -1);
+        }
+        edit(&mut row, wish);
+        // A person wants it to run whatever time it is.
+        row.spec.expires_at = None;
+        journal.update_task(key, &row)?;
+        let counted = |value: u32| u8::try_from(value).unwrap_or(u8::MAX);
+        let was = LiveTask {
+            lane: self.lane_of(&row),
+            status: ended.status,
+            retrying: false,
+            overlaid: true,
+            timeouts: ended.timeouts,
+            retries: counted(ended.retries),
+            crashes: counted(ended.crashes),
+            attempt: ended.attempt,
+            version: ended.version,
+            created_at: row.created_at,
+            ready_at: ended.ready_at,
+            run_at: ended.run_at,
+        };
+        let mut next = moved(was, effect, self.now, Duration::ZERO);
+        if !wish.reset_retries {
+            next.retries = was.retries;
+        }
+        let past = Past {
+            event_nos: ended.event_nos.clone(),
+            applied: ended.applied,
+            started_at: ended.started_at,
+            worker: ended.worker,
+        };
+        journal.drop_ended(key)?;
+        journal.put_progress(key, None)?;
+        journal.open_segment(key.0 / SEGMENT_KEYS)?;
+        self.count_ended(ended.status, -1);
+        let change = replayed(&next, wish);
+        self.carry_on(journal, key, ended.status, next, past, change, by, None)
+    }
+
+    /// See [`windlass_core::store::Store::bury`].
+    pub fn bury(
+        &mut self,
+        journal: &mut dyn Journal,
+        ids: &[TaskId],
+        note: &str,
+        by: Actor,
+    ) -> JournalResult<Vec<Result<(), ChangeError>>> {
+        let mut answers = Vec::with_capacity(ids.len());
+        for id in ids {
+            answers.push(match self.find(journal, *id)? {
+                Err(refused) => Err(refused),
+                Ok((key, found)) => match (found.legal(Trigger::Bury), found) {
+                    (Ok(effect), Found::Live(task)) => {
+                        let past = self.past(journal, key, &task, None)?;
+                        let ended = moved(task, &effect, self.now, Duration::ZERO);
+                        let reason = EndReason::RejectedByOperator;
+                        let change = given_up(ended, reason, None, None, Some(note.to_owned()));
+                        let ending = Ending { reason: Some(reason), result: None, change };
+                        self.end(journal, key, task.status, ended, past, ending, by, None)?;
+                        Ok(())
+                    }
+                    (Err(refused), _) => Err(refused),
+                    (Ok(_), Found::Ended(ended)) => Err(ChangeError::WrongStatus(ended.status)),
+                },
+            });
+        }
+        Ok(answers)
+    }
+
+    /// See [`windlass_core::store::Store::discard`].
+    pub fn discard(
+        &mut self,
+        journal: &mut dyn Journal,
+        ids: &[TaskId],
+        note: Option<&str>,
+        by: Actor,
+    ) -> JournalResult<Vec<Result<(), ChangeError>>> {
+        let mut answers = Vec::with_capacity(ids.len());
+        for id in ids {
+            answers.push(match self.find(journal, *id)? {
+                Err(refused) => Err(refused),
+                Ok((key, found)) => match (found.legal(Trigger::Discard), found) {
+                    (Ok(effect), Found::Ended(ended)) => {
+                        self.discard_one(journal, key, *ended, &effect, note, by)?;
+                        Ok(())
+                    }
+                    (Err(refused), _) => Err(refused),
+                    (Ok(_), Found::Live(task)) => Err(ChangeError::WrongStatus(task.status)),
+                },
+            });
+        }
+        Ok(answers)
+    }
+
+    fn discard_one(
+        &mut self,
+        journal: &mut dyn Journal,
+        key: TaskKey,
+        mut ended: Ended,
+        effect: &Effect,
+        note: Option<&str>,
+        by: Actor,
+    ) -> JournalResult<()> {
+        let Some(row) = journal.task(key)? else { return Err(missing(key)) };
+        let from = ended.status;
+        let spec = &row.spec;
+        let kept = self.settings.kept_for(&spec.queue, &spec.task_type, effect.to);
+        ended.status = effect.to;
+        ended.reason = Some(EndReason::Discarded);
+        ended.version += 1;
+        ended.event_nos.push(self.event_no(journal)?);
+        ended.keep_until = kept.map(|kept| self.now + kept);
+        journal.put_ended(key, &ended)?;
+        self.count_ended(from, -1);
+        self.count_ended(ended.status, 1);
+        self.index.count_dead(&spec.queue, &spec.task_type, -1);
+        // The event needs a lane to be counted by; it has no member and vanishes again.
+        let lane = self.lane_of(&row);
+        let task = LiveTask {
+            lane,
+            status: ended.status,
+            retrying: false,
+            overlaid: false,
+            timeouts: ended.timeouts,
+            retries: 0,
+            crashes: 0,
+            attempt: ended.attempt,
+            version: ended.version,
+            created_at: row.created_at,
+            ready_at: ended.ready_at,
+            run_at: ended.run_at,
+        };
+        let change = Change::Discarded { note: note.map(str::to_owned) };
+        self.note(Noted {
+            key,
+            task,
+            from: Some(from),
+            to: task.status,
+            change,
+            actor: by,
+            lease: None,
+            ahead_of: None,
+        });
+        self.index.lanes.forget_if_empty(lane);
+        Ok(())
+    }
+
+    pub(crate) fn lane_of(&mut self, row: &TaskRow) -> crate::lanes::LaneIx {
+        let settings = Arc::clone(&self.settings);
+        self.index.lanes.open(&LaneKey::of(&row.spec), &settings)
+    }
+}
+
+/// A task somebody wants to change.
+enum Found {
+    Live(LiveTask),
+    Ended(Box<Ended>),
+}
+
+impl Found {
+    fn status(&self) -> Status {
+        match self {
+            Self::Live(task) => task.status,
+            Self::Ended(ended) => ended.status,
+        }
+    }
+
+    fn legal(&self, trigger: Trigger) -> Result<Effect, ChangeError> {
+        legal(self.status(), trigger)
+    }
+}
+
+fn legal(status: Status, trigger: Trigger) -> Result<Effect, ChangeError> {
+    transition(status, trigger).map_err(|illegal| ChangeError::WrongStatus(illegal.from))
+}
+
+fn edit(row: &mut TaskRow, wish: &Requeue) {
+    row.spec.priority = wish.priority.unwrap_or(row.spec.priority);
+    if let Some(parameters) = &wish.parameters {
+        let before = std::mem::replace(&mut row.spec.parameters, parameters.clone());
+        // The first version stays, however often it is edited.
+        row.original_parameters.get_or_insert(before);
+    }
+}
+
+fn replayed(next: &LiveTask, wish: &Requeue) -> Change {
+    Change::Replayed {
+        retries: next.retries.into(),
+        crashes: next.crashes.into(),
+        edited: wish.parameters.is_some(),
+        priority: wish.priority,
+        note: wish.note.clone(),
+    }
+}

@@ -1,0 +1,479 @@
+//! The store contract over a ledger: every verb is one call to the writer; reads put
+//! together what the writer knows and what the archive has.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::oneshot;
+use windlass_core::actor::Actor;
+use windlass_core::event::Event;
+use windlass_core::filter::TaskFilter;
+use windlass_core::ids::{IdCodec, TaskId, TaskKey, WorkerId};
+use windlass_core::limits;
+use windlass_core::names::{QueueName, TaskType};
+use windlass_core::settings::{QueueChange, QueueSettings, Settings, TypeChange, TypeSettings};
+use windlass_core::store::{
+    Amendment, Beaten, Cancelled, Capabilities, ChangeError, ClaimRequest, Claimed, Cursor, Each, Finish, Finished,
+    Heartbeat, LeaseError, ListError, Page, ProgressReport, Requeue, SettingsError, Stats, StepReport, Store,
+    StoreError, SubmitError, Submitted, Sweep, WorkerError,
+};
+use windlass_core::task::{NewTask, Task};
+use windlass_core::time::{Clock, Timestamp};
+use windlass_core::worker::{Worker, WorkerProfile};
+
+use crate::archive::{self, Archive, Cold, Hot};
+use crate::batch::{Call, ClaimCall, Desk, Operation, Order, Shared, give_back};
+use crate::finish::Arrived;
+use crate::journal::JournalResult;
+use crate::submit::Prepared;
+
+/// The way to the writer.
+#[async_trait]
+pub trait Inbox: Send + Sync {
+    /// Hands an operation over; waits while the writer has too much to do.
+    async fn send(&self, operation: Box<dyn Operation>) -> Result<(), StoreError>;
+    /// The same where nobody can wait: what does not fit is handed over as soon as it does.
+    fn send_later(&self, operation: Box<dyn Operation>);
+    /// Finishes everything handed over and stops the writer.
+    async fn close(&self);
+}
+
+/// What a store over a ledger is made of.
+pub struct Parts {
+    /// A short name for metrics.
+    pub name: &'static str,
+    /// In what it differs.
+    pub capabilities: Capabilities,
+    /// Its clock.
+    pub clock: Arc<dyn Clock>,
+    /// Its ids.
+    pub ids: IdCodec,
+    /// The way to its writer.
+    pub inbox: Arc<dyn Inbox>,
+    /// Its rows.
+    pub archive: Arc<dyn Archive>,
+    /// What the writer publishes.
+    pub shared: Arc<Shared>,
+}
+
+/// A store whose lanes and leases are in the memory of one writer.
+pub struct LedgerStore(Parts);
+
+/// How many candidates of a list are read at a time.
+const LIST_CHUNK: usize = 256;
+
+impl LedgerStore {
+    /// Puts the parts together.
+    pub fn new(parts: Parts) -> Self {
+        Self(parts)
+    }
+
+    async fn call<I: Send + 'static, O: Send + 'static>(
+        &self,
+        order: Order,
+        input: I,
+        work: fn(&mut Desk<'_>, &I) -> JournalResult<O>,
+    ) -> Result<O, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        self.0.inbox.send(Box::new(Call { order, input, work, output: None, reply })).await?;
+        answer.await.unwrap_or_else(|_| Err(StoreError::unknown("the store was closed before it answered")))
+    }
+
+    async fn hot(&self, keys: Vec<TaskKey>) -> Result<Vec<Option<Hot>>, StoreError> {
+        self.call(Order::Read, keys, |desk, keys| {
+            let index = &desk.ledger.index;
+            Ok(keys.iter().map(|key| Some(Hot { task: index.task(*key)?, lease: index.lease(*key) })).collect())
+        })
+        .await
+    }
+
+    /// Tasks by key. What is between two lives while we look is looked at again.
+    async fn read(&self, keys: &[TaskKey]) -> Result<Vec<Option<Task>>, StoreError> {
+        let mut tasks: Vec<Option<Task>> = vec![None; keys.len()];
+        let mut open: Vec<usize> = (0..keys.len()).collect();
+        for _ in 0..5 {
+            let wanted: Vec<TaskKey> = open.iter().map(|index| keys[*index]).collect();
+            let hot = self.hot(wanted.clone()).await?;
+            let cold = self.0.archive.cold(wanted).await?;
+            let mut again = Vec::new();
+            for ((index, hot), cold) in open.into_iter().zip(hot).zip(cold) {
+                let Some(cold) = cold else { continue };
+                match archive::task(&self.0.ids, keys[index], cold, hot) {
+                    Some(task) => tasks[index] = Some(task),
+                    None => again.push(index),
+                }
+            }
+            if again.is_empty() {
+                return Ok(tasks);
+            }
+            open = again;
+        }
+        Err(StoreError::not_applied("a task changes faster than it can be read"))
+    }
+
+    async fn candidates(
+        &self,
+        below: TaskKey,
+        filter: &TaskFilter,
+    ) -> Result<(Vec<TaskKey>, Option<TaskKey>), StoreError> {
+        let live_only = !filter.statuses.is_empty() && filter.statuses.iter().all(|status| !status.is_ended());
+        if live_only {
+            return self.call(Order::Read, (below, filter.clone()), live_candidates).await;
+        }
+        self.0.archive.candidates(below, filter.clone(), LIST_CHUNK).await
+    }
+}
+
+/// Live tasks that may match, from memory.
+fn live_candidates(
+    desk: &mut Desk<'_>,
+    (below, filter): &(TaskKey, TaskFilter),
+) -> JournalResult<(Vec<TaskKey>, Option<TaskKey>)> {
+    let index = &desk.ledger.index;
+    let mut found = Vec::new();
+    for (looked_at, (key, task)) in index.newest_below(*below).enumerate() {
+        if looked_at >= limits::SCANNED_ROWS || found.len() >= LIST_CHUNK {
+            return Ok((found, Some(TaskKey(key.0 + 1))));
+        }
+        let lane = index.lanes.key(task.lane);
+        let fits = filter.allows_status(task.status)
+            && filter.queue.as_ref().is_none_or(|queue| *queue == lane.queue)
+            && filter.task_type.as_ref().is_none_or(|task_type| *task_type == lane.task_type)
+            && filter.priority.is_none_or(|priority| priority == lane.priority);
+        if fits {
+            found.push(key);
+        }
+    }
+    Ok((found, None))
+}
+
+fn cursor(prefix: char, number: u64, offset: usize) -> Cursor {
+    Cursor(format!("{prefix}{number:x}-{offset:x}"))
+}
+
+fn parse_cursor(prefix: char, cursor: &Cursor) -> Result<(u64, usize), ListError> {
+    let parse = || {
+        let (number, offset) = cursor.0.strip_prefix(prefix)?.split_once('-')?;
+        Some((u64::from_str_radix(number, 16).ok()?, usize::from_str_radix(offset, 16).ok()?))
+    };
+    parse().ok_or(ListError::BadCursor)
+}
+
+/// Gives back what a claim got and nobody took.
+struct PendingClaim {
+    worker: WorkerId,
+    answer: Option<oneshot::Receiver<Result<Claimed, WorkerError>>>,
+    inbox: Arc<dyn Inbox>,
+}
+
+impl Drop for PendingClaim {
+    fn drop(&mut self) {
+        let Some(mut answer) = self.answer.take() else { return };
+        answer.close();
+        if let Ok(Ok(claimed)) = answer.try_recv()
+            && let Some(release) = give_back(self.worker, claimed)
+        {
+            self.inbox.send_later(release);
+        }
+    }
+}
+
+#[async_trait]
+impl Store for LedgerStore {
+    fn name(&self) -> &'static str {
+        self.0.name
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities
+    }
+
+    fn now(&self) -> Timestamp {
+        self.0.clock.now()
+    }
+
+    fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.0.shared.settings.read().unwrap_or_else(std::sync::PoisonError::into_inner))
+    }
+
+    async fn submit(&self, tasks: Vec<NewTask>) -> Result<Vec<Submitted>, SubmitError> {
+        let prepared: Vec<Prepared> = tasks.into_iter().map(Prepared::new).collect();
+        self.call(Order::Submit, prepared, |desk, tasks| desk.ledger.submit(desk.journal, tasks)).await?
+    }
+
+    async fn claim(&self, request: ClaimRequest) -> Result<Claimed, WorkerError> {
+        let (reply, answer) = oneshot::channel();
+        let worker = request.worker;
+        let inbox = Arc::clone(&self.0.inbox);
+        let mut pending = PendingClaim { worker, answer: Some(answer), inbox };
+        self.0.inbox.send(Box::new(ClaimCall { request, outcome: None, reply })).await?;
+        let outcome = match pending.answer.as_mut() {
+            Some(answer) => answer.await,
+            None => return Ok(Claimed::default()),
+        };
+        pending.answer = None;
+        outcome.unwrap_or_else(|_| Err(StoreError::unknown("the store was closed before it answered").into()))
+    }
+
+    async fn finish(&self, worker: WorkerId, results: Vec<Finish>) -> Each<Finished, LeaseError> {
+        let arrived: Vec<Arrived> = results.into_iter().map(Arrived::from).collect();
+        self.call(Order::Finish, (worker, arrived), |desk, (worker, results)| {
+            desk.ledger.finish(desk.journal, *worker, results)
+        })
+        .await
+    }
+
+    async fn heartbeat(&self, beat: Heartbeat) -> Result<Beaten, WorkerError> {
+        self.call(Order::Change, beat, |desk, beat| Ok(desk.ledger.heartbeat(beat))).await?
+    }
+
+    async fn record_progress(&self, worker: WorkerId, reports: Vec<ProgressReport>) -> Each<(), LeaseError> {
+        self.call(Order::Change, (worker, reports), |desk, (worker, reports)| {
+            desk.ledger.record_progress(desk.journal, *worker, reports)
+        })
+        .await
+    }
+
+    async fn record_steps(&self, worker: WorkerId, reports: Vec<StepReport>) -> Each<(), LeaseError> {
+        self.call(Order::Change, (worker, reports), |desk, (worker, reports)| {
+            desk.ledger.record_steps(desk.journal, *worker, reports)
+        })
+        .await
+    }
+
+    async fn cancel(&self, tasks: Vec<TaskId>, by: Actor) -> Each<Cancelled, ChangeError> {
+        self.call(Order::Change, (tasks, by), |desk, (tasks, by)| {
+            desk.ledger.cancel(desk.journal, tasks, *by, desk.served)
+        })
+        .await
+    }
+
+    async fn amend(
+        &self,
+        task: TaskId,
+        amendment: Amendment,
+        by: Actor,
+    ) -> Result<Result<(), ChangeError>, StoreError> {
+        self.call(Order::Change, (task, amendment, by), |desk, (task, amendment, by)| {
+            desk.ledger.amend(desk.journal, *task, amendment, *by)
+        })
+        .await
+    }
+
+    async fn requeue(&self, wishes: Vec<Requeue>, by: Actor) -> Each<(), ChangeError> {
+        self.call(Order::Change, (wishes, by), |desk, (wishes, by)| desk.ledger.requeue(desk.journal, wishes, *by))
+            .await
+    }
+
+    async fn bury(&self, tasks: Vec<TaskId>, note: String, by: Actor) -> Each<(), ChangeError> {
+        self.call(Order::Change, (tasks, note, by), |desk, (tasks, note, by)| {
+            desk.ledger.bury(desk.journal, tasks, note, *by)
+        })
+        .await
+    }
+
+    async fn discard(&self, tasks: Vec<TaskId>, note: Option<String>, by: Actor) -> Each<(), ChangeError> {
+        self.call(Order::Change, (tasks, note, by), |desk, (tasks, note, by)| {
+            desk.ledger.discard(desk.journal, tasks, note.as_deref(), *by)
+        })
+        .await
+    }
+
+    async fn make_due(&self, limit: usize) -> Result<Sweep, StoreError> {
+        self.call(Order::Change, limit, |desk, limit| desk.ledger.make_due(desk.journal, *limit)).await
+    }
+
+    async fn lapse_leases(&self, limit: usize) -> Result<Sweep, StoreError> {
+        self.call(Order::Change, limit, |desk, limit| desk.ledger.lapse_leases(desk.journal, *limit)).await
+    }
+
+    async fn time_out(&self, limit: usize) -> Result<Sweep, StoreError> {
+        self.call(Order::Change, limit, |desk, limit| desk.ledger.time_out(desk.journal, *limit)).await
+    }
+
+    async fn expire(&self, limit: usize) -> Result<Sweep, StoreError> {
+        self.call(Order::Change, limit, |desk, limit| desk.ledger.expire(desk.journal, *limit)).await
+    }
+
+    async fn prune(&self, limit: usize) -> Result<Sweep, StoreError> {
+        self.call(Order::Change, limit, |desk, limit| desk.ledger.prune(desk.journal, *limit)).await
+    }
+
+    /// One transaction reaches everything here, so no intent is ever left over.
+    async fn settle_intents(&self, _: usize) -> Result<Sweep, StoreError> {
+        Ok(Sweep::default())
+    }
+
+    async fn forgive(&self, span: Duration) -> Result<(), StoreError> {
+        self.call(Order::Change, span, |desk, span| {
+            desk.ledger.forgive(*span);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn get(&self, tasks: Vec<TaskId>) -> Result<Vec<Option<Task>>, StoreError> {
+        let keys: Vec<Option<TaskKey>> = tasks.iter().map(|id| self.0.ids.task_key(*id)).collect();
+        let known: Vec<TaskKey> = keys.iter().flatten().copied().collect();
+        let mut found = self.read(&known).await?.into_iter();
+        Ok(keys
+            .into_iter()
+            .zip(tasks)
+            // The key alone is not the task: the time in the id must be its time too.
+            .map(|(key, id)| key.and_then(|_| found.next().flatten()).filter(|task| task.id == id))
+            .collect())
+    }
+
+    async fn list(&self, filter: TaskFilter, limit: usize, after: Option<Cursor>) -> Result<Page<Task>, ListError> {
+        let mut below = match &after {
+            Some(cursor) => TaskKey(parse_cursor('t', cursor)?.0),
+            None => TaskKey(u64::MAX >> 1),
+        };
+        let mut items = Vec::new();
+        let mut looked_at = 0;
+        loop {
+            let (keys, rest) = self.candidates(below, &filter).await?;
+            looked_at += keys.len().max(1);
+            for (task, key) in self.read(&keys).await?.into_iter().zip(&keys) {
+                let Some(mut task) = task.filter(|task| filter.matches(task)) else { continue };
+                // Lists carry the last failure only.
+                let failures = &mut task.state.failed_attempts;
+                failures.drain(..failures.len().saturating_sub(1));
+                items.push(task);
+                if items.len() == limit {
+                    return Ok(Page { items, next: Some(cursor('t', key.0, 0)) });
+                }
+            }
+            let Some(rest) = rest else { return Ok(Page { items, next: None }) };
+            below = rest;
+            if looked_at >= limits::SCANNED_ROWS || keys.is_empty() {
+                return Ok(Page { items, next: Some(cursor('t', below.0, 0)) });
+            }
+        }
+    }
+
+    async fn history(&self, task: TaskId) -> Result<Vec<Event>, StoreError> {
+        let Some(key) = self.0.ids.task_key(task) else { return Ok(Vec::new()) };
+        let hot = self.hot(vec![key]).await?.pop().flatten();
+        let Some(cold) = self.0.archive.cold(vec![key]).await?.pop().flatten() else { return Ok(Vec::new()) };
+        let cold: Cold = cold;
+        let mut events = self.0.archive.events_in(archive::event_nos(&cold, hot.as_ref())).await?;
+        events.retain(|event| event.task_id == task);
+        events.sort_by_key(|event| event.version);
+        events.dedup_by_key(|event| event.version);
+        Ok(events)
+    }
+
+    async fn events(&self, after: Option<Cursor>, limit: usize) -> Result<Page<Event>, ListError> {
+        let (from, skip) = match &after {
+            Some(cursor) => parse_cursor('e', cursor)?,
+            None => (0, 0),
+        };
+        let mut items = Vec::new();
+        let mut position = (from, skip);
+        for (no, events) in self.0.archive.events_from(from, limit.max(1)).await? {
+            let skip = if no == from { skip } else { 0 };
+            for (offset, event) in events.into_iter().enumerate().skip(skip) {
+                if items.len() == limit {
+                    return Ok(Page { items, next: Some(cursor('e', position.0, position.1)) });
+                }
+                items.push(event);
+                position = (no, offset + 1);
+            }
+        }
+        // A feed has no end: the position is given also when nothing is left for now.
+        Ok(Page { items, next: Some(cursor('e', position.0, position.1)) })
+    }
+
+    async fn until_ended(&self, task: TaskId) -> Result<(), StoreError> {
+        let Some(key) = self.0.ids.task_key(task) else { return Ok(()) };
+        let waiting = self
+            .call(Order::Read, key, |desk, key| {
+                if desk.ledger.index.task(*key).is_none() {
+                    return Ok(None);
+                }
+                let (tell, told) = oneshot::channel();
+                let watchers = desk.ledger.watchers.entry(*key).or_default();
+                watchers.retain(|watcher| !watcher.is_closed());
+                watchers.push(tell);
+                Ok(Some(told))
+            })
+            .await?;
+        if let Some(told) = waiting {
+            // An error means that the store closes; the caller looks again and finds out.
+            let _ = told.await;
+        }
+        Ok(())
+    }
+
+    async fn tasks_ahead(&self, task: TaskId) -> Result<Option<u64>, StoreError> {
+        self.call(Order::Read, task, |desk, task| Ok(desk.ledger.tasks_ahead(*task))).await
+    }
+
+    async fn stats(&self) -> Result<Stats, StoreError> {
+        let mut stats = self
+            .call(Order::Read, (), |desk, ()| {
+                let index = &desk.ledger.index;
+                Ok(Stats {
+                    queues: index.lanes.stats(),
+                    by_status: index.by_status(),
+                    dead_letters: index.dead_letters().clone(),
+                    bytes: None,
+                })
+            })
+            .await?;
+        stats.bytes = self.0.archive.bytes().await;
+        Ok(stats)
+    }
+
+    async fn register_worker(&self, profile: WorkerProfile) -> Result<(), WorkerError> {
+        self.call(Order::Change, profile, |desk, profile| desk.ledger.register_worker(desk.journal, profile)).await?
+    }
+
+    async fn workers(&self) -> Result<Vec<Worker>, StoreError> {
+        self.call(Order::Read, (), |desk, ()| Ok(desk.ledger.list_workers())).await
+    }
+
+    async fn drain_worker(&self, worker: WorkerId) -> Result<(), WorkerError> {
+        self.call(Order::Change, worker, |desk, worker| desk.ledger.drain_worker(desk.journal, *worker)).await?
+    }
+
+    async fn deregister_worker(&self, worker: WorkerId) -> Result<(), WorkerError> {
+        self.call(Order::Change, worker, |desk, worker| desk.ledger.deregister_worker(desk.journal, *worker)).await?
+    }
+
+    async fn forget_workers(&self, seen_before: Timestamp) -> Result<Sweep, StoreError> {
+        self.call(Order::Change, seen_before, |desk, before| desk.ledger.forget_workers(desk.journal, *before)).await
+    }
+
+    async fn change_queue(&self, queue: QueueName, change: QueueChange) -> Result<QueueSettings, SettingsError> {
+        self.call(Order::Change, (queue, change), |desk, (queue, change)| {
+            desk.ledger.change_queue(desk.journal, queue, change)
+        })
+        .await?
+    }
+
+    async fn change_type(&self, task_type: TaskType, change: TypeChange) -> Result<TypeSettings, SettingsError> {
+        self.call(Order::Change, (task_type, change), |desk, (task_type, change)| {
+            desk.ledger.change_type(desk.journal, task_type, change)
+        })
+        .await?
+    }
+
+    async fn clear_queue(&self, queue: QueueName) -> Result<(), SettingsError> {
+        self.call(Order::Change, queue, |desk, queue| desk.ledger.clear_queue(desk.journal, queue)).await?
+    }
+
+    async fn clear_type(&self, task_type: TaskType) -> Result<(), SettingsError> {
+        self.call(Order::Change, task_type, |desk, task_type| desk.ledger.clear_type(desk.journal, task_type)).await?
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        self.call(Order::Read, (), |_, ()| Ok(())).await
+    }
+
+    async fn close(&self) {
+        self.0.inbox.close().await;
+    }
+}

@@ -1,0 +1,204 @@
+//! Workers: who is known, who is heard of, who may have work.
+
+use std::sync::Arc;
+
+use windlass_core::actor::Actor;
+use windlass_core::ids::{TaskId, WorkerId};
+use windlass_core::lane::Serves;
+use windlass_core::limits;
+use windlass_core::store::{Beaten, Heartbeat, Renewal, Sweep, WorkerError};
+use windlass_core::time::Timestamp;
+use windlass_core::worker::{Health, Worker, WorkerProfile};
+
+use crate::index::Lease;
+use crate::journal::{Journal, JournalResult, WorkerRow};
+use crate::ledger::Ledger;
+
+/// A worker in memory.
+#[derive(Clone, Debug)]
+pub(crate) struct WorkerEntry {
+    pub(crate) row: Arc<WorkerRow>,
+    pub(crate) serves: Arc<Serves>,
+    pub(crate) last_seen_at: Timestamp,
+    pub(crate) unhealthy: bool,
+    /// The worker itself says so; an operator's word is in the row.
+    pub(crate) says_draining: bool,
+    pub(crate) health: Option<Health>,
+    pub(crate) completed: u64,
+    pub(crate) failed: u64,
+}
+
+impl WorkerEntry {
+    pub(crate) fn new(row: WorkerRow, seen_at: Timestamp) -> Self {
+        Self {
+            serves: Arc::new(row.profile.serves()),
+            row: Arc::new(row),
+            last_seen_at: seen_at,
+            unhealthy: false,
+            says_draining: false,
+            health: None,
+            completed: 0,
+            failed: 0,
+        }
+    }
+
+    fn is_draining(&self) -> bool {
+        self.row.draining || self.says_draining
+    }
+
+    pub(crate) fn takes_tasks(&self) -> bool {
+        !self.is_draining() && !self.unhealthy
+    }
+}
+
+impl Ledger {
+    /// Any call of a worker is a sign of life.
+    pub(crate) fn seen(&mut self, worker: WorkerId) -> Option<&mut WorkerEntry> {
+        let now = self.now;
+        let entry = self.workers.get_mut(&worker)?;
+        entry.last_seen_at = now;
+        Some(entry)
+    }
+
+    /// See [`windlass_core::store::Store::register_worker`].
+    pub fn register_worker(
+        &mut self,
+        journal: &mut dyn Journal,
+        profile: &WorkerProfile,
+    ) -> JournalResult<Result<(), WorkerError>> {
+        if self.workers.len() >= limits::WORKERS {
+            return Ok(Err(WorkerError::TooMany));
+        }
+        let row = WorkerRow { profile: profile.clone(), registered_at: self.now, draining: false };
+        journal.put_worker(profile.id, Some(&row))?;
+        self.remember_worker(profile.id);
+        self.workers.insert(profile.id, WorkerEntry::new(row, self.now));
+        Ok(Ok(()))
+    }
+
+    /// See [`windlass_core::store::Store::drain_worker`].
+    pub fn drain_worker(&mut self, journal: &mut dyn Journal, id: WorkerId) -> JournalResult<Result<(), WorkerError>> {
+        let Some(entry) = self.workers.get(&id) else { return Ok(Err(WorkerError::Unknown)) };
+        let row = WorkerRow { draining: true, ..WorkerRow::clone(&entry.row) };
+        journal.put_worker(id, Some(&row))?;
+        self.remember_worker(id);
+        if let Some(entry) = self.workers.get_mut(&id) {
+            entry.row = Arc::new(row);
+        }
+        Ok(Ok(()))
+    }
+
+    /// See [`windlass_core::store::Store::deregister_worker`].
+    pub fn deregister_worker(
+        &mut self,
+        journal: &mut dyn Journal,
+        id: WorkerId,
+    ) -> JournalResult<Result<(), WorkerError>> {
+        if !self.workers.contains_key(&id) {
+            return Ok(Err(WorkerError::Unknown));
+        }
+        let held: Vec<_> = self.index.leases_of(id).collect();
+        for key in held {
+            let Some(lease) = self.index.lease(key) else { continue };
+            if lease.revoked {
+                self.drop_lease(journal, key, &lease)?;
+            } else {
+                self.release(journal, key, &lease, None, Actor::Worker(id))?;
+            }
+        }
+        journal.put_worker(id, None)?;
+        self.remember_worker(id);
+        self.workers.remove(&id);
+        Ok(Ok(()))
+    }
+
+    /// See [`windlass_core::store::Store::forget_workers`].
+    pub fn forget_workers(&mut self, journal: &mut dyn Journal, seen_before: Timestamp) -> JournalResult<Sweep> {
+        let silent: Vec<WorkerId> = self
+            .workers
+            .iter()
+            .filter(|(id, entry)| entry.last_seen_at < seen_before && self.index.leases_of(**id).next().is_none())
+            .map(|(id, _)| *id)
+            .take(1_000)
+            .collect();
+        for id in &silent {
+            journal.put_worker(*id, None)?;
+            self.remember_worker(*id);
+            self.workers.remove(id);
+        }
+        Ok(Sweep { changed: silent.len(), more: silent.len() == 1_000, next_at: None })
+    }
+
+    /// See [`windlass_core::store::Store::workers`].
+    pub fn list_workers(&self) -> Vec<Worker> {
+        self.workers
+            .iter()
+            .map(|(id, entry)| Worker {
+                profile: entry.row.profile.clone(),
+                registered_at: entry.row.registered_at,
+                last_seen_at: entry.last_seen_at,
+                draining: entry.is_draining(),
+                unhealthy: entry.unhealthy,
+                health: entry.health,
+                current_tasks: self
+                    .index
+                    .leases_of(*id)
+                    .filter_map(|key| Some(self.id_of(key, self.index.task(key)?.created_at)))
+                    .collect(),
+                completed: entry.completed,
+                failed: entry.failed,
+            })
+            .collect()
+    }
+
+    /// See [`windlass_core::store::Store::heartbeat`]. Renewals live in memory only: after
+    /// a restart every lease gets a fresh period anyway.
+    pub fn heartbeat(&mut self, beat: &Heartbeat) -> Result<Beaten, WorkerError> {
+        let now = self.now;
+        let entry = self.seen(beat.worker).ok_or(WorkerError::Unknown)?;
+        entry.unhealthy = beat.unhealthy;
+        entry.health = beat.health.or(entry.health);
+        entry.says_draining = beat.draining;
+        let should_drain = entry.is_draining();
+        // One that could not take tasks before may have a claim waiting.
+        let takes_tasks = entry.takes_tasks();
+        self.lanes_changed |= takes_tasks;
+        let expires_at = now + beat.lease;
+        let mut lost = Vec::new();
+        match &beat.renewal {
+            Renewal::All => {
+                let held: Vec<_> = self.index.leases_of(beat.worker).collect();
+                for key in held {
+                    if let Some(lease) = self.index.lease(key).filter(|lease| !lease.revoked) {
+                        self.index.set_lease(key, Some(Lease { expires_at, ..lease }));
+                    }
+                }
+            }
+            Renewal::Named(named) => {
+                for (id, token) in named {
+                    let held = self.ids.task_key(*id).and_then(|key| Some((key, self.index.lease(key)?)));
+                    match held {
+                        Some((key, lease)) if lease.worker == beat.worker && lease.claim == token.claim() => {
+                            if !lease.revoked {
+                                self.index.set_lease(key, Some(Lease { expires_at, ..lease }));
+                            }
+                        }
+                        Some(_) | None => lost.push(*id),
+                    }
+                }
+            }
+        }
+        Ok(Beaten { should_drain, cancel: self.revoked(beat.worker), lost, lease_expires_at: expires_at })
+    }
+
+    /// Tasks that a worker runs though they were cancelled.
+    pub(crate) fn revoked(&self, worker: WorkerId) -> Vec<TaskId> {
+        self.index
+            .leases_of(worker)
+            .filter_map(|key| {
+                let lease = self.index.lease(key).filter(|lease| lease.revoked)?;
+                Some(self.id_of(key, lease.created_at))
+            })
+            .collect()
+    }
+}
