@@ -1,0 +1,74 @@
+# What CI runs is `make check` followed by `make test`. CARGO_TARGET_DIR is honoured by every target.
+
+SHELL := /bin/bash
+CARGO ?= cargo
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
+
+# The crash test: how often the server is killed, and the seed of everything random in it.
+KILLS ?= 200
+SMOKE_KILLS ?= 10
+SEED ?= 1
+# The soak: how many crash tests one after another, each with the next seed, and how many cases each property gets.
+SOAK_RUNS ?= 5
+SOAK_CASES ?= 20000
+# The loader: the server it talks to.
+SERVER ?= http://127.0.0.1:7070
+
+.DEFAULT_GOAL := help
+.PHONY: help build release check fmt clippy doc deps tree test test-setup test-rust test-readme crash crash-smoke soak bench
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
+
+build: ## debug build of every crate
+	$(CARGO) build --workspace --all-targets
+
+release: ## release build of the server and of the test programs
+	$(CARGO) build --release --bin windlass --bin windlass-crash --bin windlass-load
+
+check: fmt clippy doc deps tree ## formatting, lints, documentation, dependencies, tree
+	@echo "check: all passed"
+
+fmt: ## formatting as rustfmt wants it
+	$(CARGO) fmt --all -- --check
+
+clippy: ## lints, warnings are errors
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+doc: ## documentation builds without warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+
+deps: test-setup ## banned crates, licences, sources, advisories where cargo-deny is installed
+	scripts/check-deps.sh
+
+tree: test-setup ## the files themselves: no paths that only one machine has, scripts are sound
+	scripts/check-tree.sh
+
+test: test-setup test-rust test-readme crash-smoke ## every test CI runs
+	@echo "test: all passed"
+
+test-setup: ## the programs the tests need, installed where possible
+	scripts/setup-tests.sh
+
+test-rust: test-setup ## the Rust tests
+	$(CARGO) test --workspace
+
+test-readme: test-setup release ## the commands of the README, run as written
+	CARGO_TARGET_DIR="$(TARGET_DIR)" scripts/test-readme.sh
+
+crash-smoke: test-setup release ## a short crash test
+	"$(TARGET_DIR)/release/windlass-crash" --binary "$(TARGET_DIR)/release/windlass" --kills $(SMOKE_KILLS) --seed $(SEED)
+
+crash: release ## the crash test: make crash KILLS=200 SEED=1
+	"$(TARGET_DIR)/release/windlass-crash" --binary "$(TARGET_DIR)/release/windlass" --kills $(KILLS) --seed $(SEED)
+
+soak: release ## longer properties and several crash tests with different seeds
+	PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --workspace
+	@for run in $$(seq 1 $(SOAK_RUNS)); do \
+		seed=$$(( $(SEED) + run - 1 )); \
+		echo "soak: crash test $$run of $(SOAK_RUNS), seed $$seed"; \
+		"$(TARGET_DIR)/release/windlass-crash" --binary "$(TARGET_DIR)/release/windlass" --kills $(KILLS) --seed "$$seed" || exit 1; \
+	done
+
+bench: release ## measure a running server: make bench SERVER=http://127.0.0.1:7070
+	"$(TARGET_DIR)/release/windlass-load" --server "$(SERVER)"
