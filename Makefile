@@ -15,7 +15,7 @@ SOAK_CASES ?= 20000
 SERVER ?= http://127.0.0.1:7070
 
 .DEFAULT_GOAL := help
-.PHONY: help build release check fmt clippy doc deps tree test test-setup test-rust test-readme crash crash-smoke soak bench
+.PHONY: help build release check fmt clippy doc docs deps tree test test-setup test-rust test-readme crash crash-smoke soak bench
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
@@ -37,6 +37,9 @@ clippy: ## lints, warnings are errors
 
 doc: ## documentation builds without warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+
+docs: ## write the documents and the schema dump that tests compare
+	WINDLASS_WRITE_DOCS=1 $(CARGO) test -q -p windlass-core -p windlass-store-sqlite -p windlass-server
 
 deps: test-setup ## banned crates, licences, sources, advisories where cargo-deny is installed
 	scripts/check-deps.sh

@@ -197,7 +197,7 @@ impl Finish {
                     sum.rotate_left(5) ^ json::digest(next.spec.parameters.as_str().as_bytes())
                 })
             }
-            Outcome::Failed(error) => json::digest(error.message.as_bytes()) ^ 2,
+            Outcome::Failed(error) => json::digest(&serde_json::to_vec(error).unwrap_or_default()) ^ 2,
             Outcome::Released => 3,
             Outcome::Snoozed(span) => json::digest(&span.as_micros().to_le_bytes()) ^ 4,
         };
@@ -510,7 +510,8 @@ pub trait Store: Send + Sync {
     /// Applies durable intents that a crash left behind. A store that needs none has nothing to do.
     async fn settle_intents(&self, limit: usize) -> Result<Sweep, StoreError>;
 
-    /// Nothing lapses and nothing times out for this long: Windlass was away and workers must get the chance to come back.
+    /// No lease that is live now lapses, and no attempt that runs now times out, for this long: Windlass was away and
+    /// workers must get the chance to come back.
     async fn forgive(&self, span: Duration) -> Result<(), StoreError>;
 
     // Reading.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use windlass_core::event::Event;
+use windlass_core::event::Committed;
 use windlass_core::failure::EndReason;
 use windlass_core::ids::{TaskKey, WorkerId};
 use windlass_core::json::Json;
@@ -300,7 +300,7 @@ pub trait Journal: Send {
     fn put_ended(&mut self, key: TaskKey, ended: &Ended) -> JournalResult<()>;
     /// The task lives again.
     fn drop_ended(&mut self, key: TaskKey) -> JournalResult<()>;
-    /// Stores a failed attempt.
+    /// Stores a failed attempt; keeps the first and the newest, [`windlass_core::limits::ATTEMPTS_KEPT`] in all.
     fn insert_attempt(&mut self, key: TaskKey, attempt: &FailedAttempt) -> JournalResult<()>;
     /// Stores or clears the progress of an attempt.
     fn put_progress(&mut self, key: TaskKey, progress: Option<&Progress>) -> JournalResult<()>;
@@ -309,7 +309,7 @@ pub trait Journal: Send {
     /// Remembers an idempotency key.
     fn put_idempotency(&mut self, scope: &KeyScope, row: &KeyRow) -> JournalResult<()>;
     /// Stores the events of this transaction.
-    fn insert_events(&mut self, no: u64, at: Timestamp, events: &[Event]) -> JournalResult<()>;
+    fn insert_events(&mut self, no: u64, at: Timestamp, changes: &[Committed]) -> JournalResult<()>;
     /// Adds to the number of ended tasks of a status.
     fn count_ended(&mut self, status: Status, delta: i64) -> JournalResult<()>;
 

@@ -113,10 +113,14 @@ impl Lanes {
         ix
     }
 
-    /// Whether a task of this key would make its queue exceed its bound of non-empty lanes.
-    pub fn would_exceed(&self, key: &LaneKey, bound: usize) -> bool {
-        let full = self.queues.get(&key.queue).is_some_and(|queue| queue.lanes as usize >= bound);
-        full && !self.by_key.contains_key(key)
+    /// Whether there is such a lane.
+    pub fn contains(&self, key: &LaneKey) -> bool {
+        self.by_key.contains_key(key)
+    }
+
+    /// How many lanes a queue has.
+    pub fn count(&self, queue: &QueueName) -> usize {
+        self.queues.get(queue).map_or(0, |queue| queue.lanes as usize)
     }
 
     /// Tasks that wait in a queue, ready or not.

@@ -144,8 +144,7 @@ impl Ledger {
     /// Writes what is written once per transaction: its events and counters.
     pub fn seal(&mut self, journal: &mut dyn Journal) -> JournalResult<()> {
         if let Some(no) = self.event_no.take() {
-            let events: Vec<Event> = self.changes.iter().map(|change| change.event.clone()).collect();
-            journal.insert_events(no, self.now, &events)?;
+            journal.insert_events(no, self.now, &self.changes)?;
         }
         for status in Status::ALL {
             let delta = std::mem::take(&mut self.ended_delta[usize::from(status.code())]);

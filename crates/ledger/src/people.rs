@@ -111,9 +111,10 @@ impl Ledger {
         }
         if let Some(run_at) = amendment.run_at {
             match next.status {
+                // A time that has passed means now: nobody gets ahead by naming an old one.
                 Status::Scheduled => {
-                    next.run_at = run_at;
-                    next.ready_at = run_at;
+                    next.run_at = run_at.max(self.now);
+                    next.ready_at = next.run_at;
                 }
                 Status::Queued if run_at > self.now => {
                     next.status = Status::Scheduled;

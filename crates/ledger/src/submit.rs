@@ -1,6 +1,6 @@
 //! New tasks: submits and follow-ups.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use windlass_core::actor::Actor;
@@ -41,6 +41,13 @@ impl Prepared {
     }
 }
 
+/// What the earlier items of a batch add to a queue.
+#[derive(Default)]
+struct Added<'a> {
+    tasks: u64,
+    lanes: HashSet<&'a LaneKey>,
+}
+
 enum Fate {
     New,
     /// The task that has the key.
@@ -59,7 +66,7 @@ impl Ledger {
     ) -> JournalResult<Result<Vec<Submitted>, SubmitError>> {
         let mut fates = Vec::with_capacity(tasks.len());
         let mut keys_here: HashMap<&KeyScope, (usize, u64)> = HashMap::new();
-        let mut added: HashMap<&QueueName, u64> = HashMap::new();
+        let mut added: HashMap<&QueueName, Added<'_>> = HashMap::new();
         for (index, task) in tasks.iter().enumerate() {
             let fate = match &task.key {
                 None => Fate::New,
@@ -108,17 +115,20 @@ impl Ledger {
         Ok(Ok(Fate::Known(row)))
     }
 
-    fn has_room(&self, index: usize, lane: &LaneKey, added: &mut u64) -> Result<(), SubmitError> {
+    fn has_room<'a>(&self, index: usize, lane: &'a LaneKey, added: &mut Added<'a>) -> Result<(), SubmitError> {
         let bounds = self.settings.depth(&lane.queue);
         let bound = if lane.priority >= Priority::HIGH { bounds.hard } else { bounds.soft };
-        let depth = self.index.lanes.depth(&lane.queue) + *added;
+        let depth = self.index.lanes.depth(&lane.queue) + added.tasks;
         if depth >= bound {
             return Err(SubmitError::QueueFull { index, queue: lane.queue.clone(), depth, bound });
         }
-        if self.index.lanes.would_exceed(lane, limits::LANES_PER_QUEUE) {
-            return Err(SubmitError::TooManyLanes { index, queue: lane.queue.clone() });
+        if !self.index.lanes.contains(lane) && added.lanes.insert(lane) {
+            let lanes = self.index.lanes.count(&lane.queue) + added.lanes.len();
+            if lanes > limits::LANES_PER_QUEUE {
+                return Err(SubmitError::TooManyLanes { index, queue: lane.queue.clone() });
+            }
         }
-        *added += 1;
+        added.tasks += 1;
         Ok(())
     }
 

@@ -66,7 +66,7 @@ impl Ledger {
         journal: &mut dyn Journal,
         profile: &WorkerProfile,
     ) -> JournalResult<Result<(), WorkerError>> {
-        if self.workers.len() >= limits::WORKERS {
+        if self.workers.len() >= limits::WORKERS && !self.workers.contains_key(&profile.id) {
             return Ok(Err(WorkerError::TooMany));
         }
         let row = WorkerRow { profile: profile.clone(), registered_at: self.now, draining: false };

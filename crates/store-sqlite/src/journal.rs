@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use rusqlite::{Connection, OptionalExtension, Params, params};
 use serde::Serialize;
 use windlass_core::actor::Actor;
-use windlass_core::event::{Change, Event, SCHEMA};
+use windlass_core::event::{Change, Committed, SCHEMA};
 use windlass_core::ids::{IdCodec, TaskId, TaskKey, WorkerId};
 use windlass_core::json::Json;
+use windlass_core::limits::ATTEMPTS_KEPT;
 use windlass_core::names::{QueueName, TaskType, Text};
 use windlass_core::retry::RetryPolicy;
 use windlass_core::settings::{QueueSettings, TypeSettings};
@@ -262,7 +263,14 @@ impl Journal for SqliteJournal {
 
     fn insert_attempt(&mut self, key: TaskKey, attempt: &FailedAttempt) -> JournalResult<()> {
         let sql = "INSERT OR REPLACE INTO attempts (key, attempt, failure) VALUES (?1, ?2, ?3)";
-        self.execute(sql, params![key.0 as i64, attempt.attempt, encode(attempt)?])
+        self.execute(sql, params![key.0 as i64, attempt.attempt, encode(attempt)?])?;
+        if attempt.attempt as usize > ATTEMPTS_KEPT {
+            let sql = "DELETE FROM attempts WHERE key = ?1
+                AND attempt = (SELECT attempt FROM attempts WHERE key = ?1 ORDER BY attempt LIMIT 1 OFFSET 1)
+                AND (SELECT count(*) FROM attempts WHERE key = ?1) > ?2";
+            self.execute(sql, params![key.0 as i64, ATTEMPTS_KEPT as i64])?;
+        }
+        Ok(())
     }
 
     fn put_progress(&mut self, key: TaskKey, progress: Option<&Progress>) -> JournalResult<()> {
@@ -298,9 +306,10 @@ impl Journal for SqliteJournal {
         )
     }
 
-    fn insert_events(&mut self, no: u64, at: Timestamp, events: &[Event]) -> JournalResult<()> {
-        let packed: Vec<PackedEvent<'_>> = events
+    fn insert_events(&mut self, no: u64, at: Timestamp, changes: &[Committed]) -> JournalResult<()> {
+        let packed: Vec<PackedEvent<'_>> = changes
             .iter()
+            .map(|change| &change.event)
             .map(|event| (event.task_id, event.version, event.actor, std::borrow::Cow::Borrowed(&event.change)))
             .collect();
         let sql = "INSERT INTO events (no, at, schema, events) VALUES (?1, ?2, ?3, ?4)";

@@ -76,7 +76,7 @@ impl SqliteStore {
             Err(TryLockError::Error(error)) => return Err(unusable(error)),
         }
         let file = folder.join("windlass.db");
-        let connection = schema::open_for_writing(&file)?;
+        let mut connection = schema::open_for_writing(&file)?;
         let secret = load::secret(&connection)?;
         let clock = match options.clock {
             Some(clock) => clock,
@@ -84,10 +84,12 @@ impl SqliteStore {
         };
         let ids = IdCodec::new(secret);
         let ledger = load::load(&connection, secret, Arc::clone(&clock), options.lease)?;
+        let checkpoints = checkpoint::Checkpoints::start(&file, &mut connection)?;
+        // From here on nobody else writes; the writer must not wait for a reader.
+        connection.busy_timeout(Duration::ZERO)?;
         let journal = journal::SqliteJournal::new(connection, ids.clone());
         let (writer, shared) = Writer::new(ledger, journal, observer);
         let archive = Arc::new(reader::Readers::open(&file)?);
-        let checkpoints = checkpoint::Checkpoints::start(&file)?;
         let inbox =
             writer::start(writer, checkpoints, Arc::clone(&archive), options.on_fatal, lock).map_err(unusable)?;
         Ok(Arc::new(LedgerStore::new(Parts {

@@ -139,15 +139,12 @@ impl Archive for Readers {
 
 fn cold(connection: &Connection, key: TaskKey) -> rusqlite::Result<Option<Cold>> {
     let Some(row) = rows::task(connection, key)? else { return Ok(None) };
-    let mut failed_attempts = rows::attempts(connection, key)?;
-    let surplus = failed_attempts.len().saturating_sub(limits::ATTEMPTS_KEPT);
-    failed_attempts.drain(..surplus);
     Ok(Some(Cold {
         row,
         overlay: rows::overlay(connection, key)?,
         ended: rows::ended(connection, key)?,
         progress: rows::progress(connection, key)?,
-        failed_attempts,
+        failed_attempts: rows::attempts(connection, key)?,
     }))
 }
 

@@ -1,0 +1,143 @@
+//! `windlass server`.
+
+use std::future::Future;
+use std::io::{IsTerminal, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use windlass_server::{Metrics, Watch};
+
+use crate::keys::{KEYS, Key, Kind};
+use crate::open_store;
+use crate::settings::{Settings, Value, masked, read_file};
+
+/// What may go wrong before the server serves.
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// The command with a flag and a variable per setting.
+pub fn command() -> Command {
+    let settings = KEYS.iter().map(|key| {
+        let arg = Arg::new(key.name).long(key.flag).env(key.env).help(help(key)).hide_env_values(true);
+        match key.kind {
+            Kind::Switch => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
+            _ => arg.num_args(1),
+        }
+    });
+    Command::new("server")
+        .about("Runs the server")
+        .after_help("Examples:\n  windlass server\n  windlass server --listen 127.0.0.1:8080 --store sqlite:/var/lib/windlass\n  WINDLASS_LEASE_SECONDS=5 windlass server --heartbeat-seconds 1 --print-config")
+        .arg(Arg::new("config").long("config").env("WINDLASS_CONFIG").help("A TOML file with settings"))
+        .arg(Arg::new("print-config").long("print-config").action(ArgAction::SetTrue).help("Prints all settings with their sources and exits"))
+        .args(settings)
+}
+
+fn help(key: &Key) -> String {
+    let range = match key.kind {
+        Kind::Text => String::new(),
+        kind => format!("; {}", kind.rule()),
+    };
+    let default = if key.default.is_empty() { String::new() } else { format!(" [default: {}]", key.default) };
+    format!("{}{range}{default}", key.help)
+}
+
+/// Reads the settings and runs until a signal.
+pub async fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let file_name = matches.get_one::<String>("config");
+    let file = file_name.map(|name| read_file(Path::new(name))).transpose()?.unwrap_or_default();
+    let given = |key: &Key| {
+        let text = matches.get_one::<String>(key.name)?.clone();
+        let source_name = match matches.value_source(key.name) {
+            Some(ValueSource::EnvVariable) => key.env.to_owned(),
+            _ => format!("--{}", key.flag),
+        };
+        Some(Value { text, source_name })
+    };
+    let settings = Settings::new(given, &file, file_name.map_or("", String::as_str))?;
+    if matches.get_flag("print-config") {
+        std::io::stdout().write_all(settings.print().as_bytes())?;
+        return Ok(());
+    }
+    start_log(&settings)?;
+    serve(&settings).await
+}
+
+fn start_log(settings: &Settings) -> Result<(), Failure> {
+    let filter = tracing_subscriber::EnvFilter::try_new(settings.text("log"))
+        .map_err(|error| format!("log = {} is not allowed: {error}", settings.text("log")))?;
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
+    if settings.text("log_format") == "json" { log.json().try_init() } else { log.try_init() }
+}
+
+async fn serve(settings: &Settings) -> Result<(), Failure> {
+    let addresses = resolve(settings.text("listen")).await?;
+    refuse_open_door(&addresses, settings)?;
+    let shutdown = signalled()?;
+    let metrics = Arc::new(Metrics::default());
+    let watch = Watch::new(Arc::clone(&metrics));
+    let config = settings.server_config();
+    let (address, lease) = (settings.text("store").to_owned(), config.lease);
+    // Opening reads the whole queue back, which may take a while: not on a thread that serves.
+    let store = tokio::task::spawn_blocking(move || open_store::open(&address, lease, watch)).await??;
+    let listener = TcpListener::bind(&*addresses)
+        .await
+        .map_err(|error| format!("cannot listen on {}: {error}", settings.text("listen")))?;
+    greet(listener.local_addr()?, settings)?;
+    windlass_server::run(config, store, metrics, listener, shutdown).await?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+async fn resolve(listen: &str) -> Result<Vec<SocketAddr>, Failure> {
+    let rule = "it must be ADDRESS:PORT, such as 127.0.0.1:7070";
+    let resolved = tokio::net::lookup_host(listen).await;
+    let addresses: Vec<_> =
+        resolved.map_err(|error| format!("listen = {listen} is not allowed: {rule} ({error})"))?.collect();
+    if addresses.is_empty() { Err(format!("listen = {listen} is not allowed: {rule}").into()) } else { Ok(addresses) }
+}
+
+/// There is no authentication yet, so whoever reaches the port can do everything.
+fn refuse_open_door(addresses: &[SocketAddr], settings: &Settings) -> Result<(), Failure> {
+    let is_open = addresses.iter().any(|address| !address.ip().is_loopback());
+    if is_open && !settings.switch("insecure_listen") {
+        let listen = settings.text("listen");
+        let detail = "anybody who reaches it could run everything, because there is no authentication";
+        return Err(format!(
+            "listen = {listen} is not allowed: {detail}; listen on 127.0.0.1 or give --insecure-listen"
+        )
+        .into());
+    }
+    Ok(())
+}
+
+fn greet(address: SocketAddr, settings: &Settings) -> std::io::Result<()> {
+    let store = masked(settings.text("store"));
+    let mut out = std::io::stdout();
+    writeln!(
+        out,
+        "windlass {} listens on http://{address} with {store}; try: curl http://{address}/api/v1/tasks -d '{{\"task_type\":\"hello\"}}'",
+        env!("CARGO_PKG_VERSION"),
+    )?;
+    out.flush()
+}
+
+/// Resolves at the first SIGTERM or SIGINT; the second ends the process at once.
+fn signalled() -> std::io::Result<impl Future<Output = ()>> {
+    const ENDED_BY_SIGNAL: i32 = 130;
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(async move {
+        tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+        tracing::info!("shutting down: requests that run may finish; a second signal stops at once");
+        tokio::spawn(async move {
+            tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+            std::process::exit(ENDED_BY_SIGNAL);
+        });
+    })
+}

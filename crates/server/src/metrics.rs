@@ -1,0 +1,353 @@
+//! What is counted. Counters are fed by the store's commits (see [`Observer`]), so that
+//! they count what happened and not what was asked for; gauges are read at the scrape.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use windlass_core::event::{Change, Committed, Observer};
+use windlass_core::failure::ErrorClass;
+use windlass_core::lane::LaneKey;
+use windlass_core::names::TaskType;
+use windlass_core::status::Status;
+use windlass_core::time::Timestamp;
+
+use crate::labels::{Bounded, Classed, Lane, Reasoned, RequestLabels, Run, Seconds, Shift, TypeLabel, Waiting};
+use crate::recent::{Flow, Recoveries, Waits, Window, percentiles};
+
+/// What happened lately, for people who look now.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Recent {
+    /// Counts of the last minute.
+    pub flow: Flow,
+    /// Counts of the last hour.
+    pub recoveries: Recoveries,
+    /// p50, p95 and p99 of the time from ready to claimed, over five minutes.
+    pub wait_seconds: [Option<f64>; 3],
+}
+
+/// All counters of a server.
+pub struct Metrics {
+    registry: Registry,
+    enqueued: Family<Lane, Counter>,
+    completed: Family<Lane, Counter>,
+    failed: Family<Classed, Counter>,
+    retried: Family<Classed, Counter>,
+    dead_lettered: Family<Reasoned, Counter>,
+    cancelled: Family<Lane, Counter>,
+    expired: Family<Lane, Counter>,
+    promoted: Family<Shift, Counter>,
+    wait: Family<Waiting, Histogram, Seconds>,
+    duration: Family<Run, Histogram, Seconds>,
+    total: Family<Run, Histogram, Seconds>,
+    lease_expired: Family<TypeLabel, Counter>,
+    lease_lost: Family<TypeLabel, Counter>,
+    deduplicated: Family<TypeLabel, Counter>,
+    rejected: Family<crate::labels::Reason, Counter>,
+    requests: Family<RequestLabels, Histogram, Seconds>,
+    /// Claims per second over the last minute, as the bits of a float: read by every submit.
+    drain_rate: AtomicU64,
+    counted: Mutex<Counted>,
+}
+
+/// What only the observer and the statistics touch.
+struct Counted {
+    lanes: HashMap<Arc<LaneKey>, Arc<LaneMetrics>>,
+    /// The lane counted last: changes of one transaction are mostly of the same.
+    latest: Option<(Arc<LaneKey>, Arc<LaneMetrics>)>,
+    types: Bounded,
+    queues: Bounded,
+    flow: Window<Flow>,
+    recoveries: Window<Recoveries>,
+    waits: Window<Waits>,
+    rate_at_second: i64,
+}
+
+/// The counters of one lane, looked up once: the families would hash texts for every task.
+struct LaneMetrics {
+    queue: String,
+    task_type: String,
+    priority: String,
+    enqueued: Counter,
+    completed: Counter,
+    wait: Histogram,
+    completed_duration: Histogram,
+    completed_total: Histogram,
+}
+
+/// Lanes whose counters are kept at hand; beyond that the memory starts anew.
+const LANES_AT_HAND: usize = 20_000;
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::default();
+        macro_rules! family {
+            ($name:literal, $help:literal) => {{
+                let family = Family::default();
+                registry.register($name, $help, family.clone());
+                family
+            }};
+            ($name:literal, $help:literal, seconds) => {{
+                let family = Family::new_with_constructor(Seconds);
+                registry.register($name, $help, family.clone());
+                family
+            }};
+        }
+        Self {
+            enqueued: family!("windlass_tasks_enqueued", "Tasks submitted"),
+            completed: family!("windlass_tasks_completed", "Attempts that succeeded"),
+            failed: family!("windlass_tasks_failed", "Attempts that failed"),
+            retried: family!("windlass_tasks_retried", "Failed attempts that are tried again"),
+            dead_lettered: family!("windlass_tasks_dead_lettered", "Tasks given up for a person to look at"),
+            cancelled: family!("windlass_tasks_cancelled", "Tasks cancelled"),
+            expired: family!("windlass_tasks_expired", "Tasks not started before their expiry"),
+            promoted: family!("windlass_tasks_promoted", "Claims made through the overdue share"),
+            wait: family!("windlass_queue_wait_seconds", "From ready to claimed", seconds),
+            duration: family!("windlass_task_duration_seconds", "From claimed to result", seconds),
+            total: family!("windlass_task_total_seconds", "From submit to end", seconds),
+            lease_expired: family!("windlass_lease_expired", "Leases that lapsed without a result"),
+            lease_lost: family!("windlass_lease_lost_results", "Results refused because their lease was lost"),
+            deduplicated: family!("windlass_tasks_deduplicated", "Submits that found their task already there"),
+            rejected: family!("windlass_rejected", "Requests refused"),
+            requests: family!("windlass_http_request_duration_seconds", "From request to answer", seconds),
+            drain_rate: AtomicU64::new(0),
+            counted: Mutex::new(Counted {
+                lanes: HashMap::new(),
+                latest: None,
+                types: Bounded::default(),
+                queues: Bounded::default(),
+                flow: Window::new(60, 1),
+                recoveries: Window::new(60, 60),
+                waits: Window::new(10, 30),
+                rate_at_second: 0,
+            }),
+            registry,
+        }
+    }
+}
+
+impl Metrics {
+    /// The registry with all counters.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// Tasks that leave the queues per second.
+    pub fn drain_rate(&self) -> f64 {
+        f64::from_bits(self.drain_rate.load(Ordering::Relaxed))
+    }
+
+    /// Counts an answered request.
+    pub fn request(&self, labels: &RequestLabels, seconds: f64) {
+        self.requests.get_or_create(labels).observe(seconds);
+    }
+
+    /// Counts a refusal.
+    pub fn rejected(&self, reason: &'static str) {
+        self.rejected.get_or_create(&crate::labels::Reason { reason }).inc();
+    }
+
+    /// Counts a submit whose task was there before.
+    pub fn deduplicated(&self, task_type: &TaskType) {
+        let task_type = self.counted().types.label(task_type.as_str());
+        self.deduplicated.get_or_create(&TypeLabel { r#type: task_type }).inc();
+    }
+
+    /// Counts a result that came too late. Whose it was is known only for live tasks.
+    pub fn lease_lost(&self) {
+        self.lease_lost.get_or_create(&TypeLabel { r#type: "other".to_owned() }).inc();
+    }
+
+    /// What happened lately.
+    pub fn recent(&self, now: Timestamp) -> Recent {
+        let counted = self.counted();
+        let mut recent = Recent::default();
+        for flow in counted.flow.recent(now) {
+            recent.flow.enqueued += flow.enqueued;
+            recent.flow.claimed += flow.claimed;
+            recent.flow.completed += flow.completed;
+            recent.flow.failed += flow.failed;
+        }
+        for recoveries in counted.recoveries.recent(now) {
+            recent.recoveries.lease_expiries += recoveries.lease_expiries;
+            recent.recoveries.timeouts += recoveries.timeouts;
+        }
+        recent.wait_seconds = percentiles(counted.waits.recent(now), [0.5, 0.95, 0.99]);
+        recent
+    }
+
+    /// A queue name as a label: the name, or `other` once there are too many.
+    pub fn queue_label(&self, queue: &str) -> String {
+        self.counted().queues.label(queue)
+    }
+
+    /// A type name as a label.
+    pub fn type_label(&self, task_type: &str) -> String {
+        self.counted().types.label(task_type)
+    }
+
+    fn counted(&self) -> std::sync::MutexGuard<'_, Counted> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lane(&self, counted: &mut Counted, key: &Arc<LaneKey>) -> Arc<LaneMetrics> {
+        if let Some((latest, lane)) = &counted.latest
+            && Arc::ptr_eq(latest, key)
+        {
+            return Arc::clone(lane);
+        }
+        let lane = self.lane_by_name(counted, key);
+        counted.latest = Some((Arc::clone(key), Arc::clone(&lane)));
+        lane
+    }
+
+    fn lane_by_name(&self, counted: &mut Counted, key: &Arc<LaneKey>) -> Arc<LaneMetrics> {
+        if let Some(lane) = counted.lanes.get(key) {
+            return Arc::clone(lane);
+        }
+        if counted.lanes.len() >= LANES_AT_HAND {
+            counted.lanes.clear();
+        }
+        let queue = counted.queues.label(key.queue.as_str());
+        let task_type = counted.types.label(key.task_type.as_str());
+        let priority = key.priority.to_string();
+        let labels = Lane { queue: queue.clone(), r#type: task_type.clone() };
+        let run = Run { r#type: task_type.clone(), priority: priority.clone(), status: Status::Completed.as_str() };
+        let waiting = Waiting { queue: queue.clone(), priority: priority.clone() };
+        let lane = Arc::new(LaneMetrics {
+            enqueued: self.enqueued.get_or_create_owned(&labels),
+            completed: self.completed.get_or_create_owned(&labels),
+            wait: self.wait.get_or_create_owned(&waiting),
+            completed_duration: self.duration.get_or_create_owned(&run),
+            completed_total: self.total.get_or_create_owned(&run),
+            queue,
+            task_type,
+            priority,
+        });
+        counted.lanes.insert(Arc::clone(key), Arc::clone(&lane));
+        lane
+    }
+
+    fn count(&self, counted: &mut Counted, committed: &Committed) {
+        let lane = self.lane(counted, &committed.lane);
+        let at = committed.event.at;
+        let of_lane = || Lane { queue: lane.queue.clone(), r#type: lane.task_type.clone() };
+        match &committed.event.change {
+            Change::Submitted { .. } => {
+                lane.enqueued.inc();
+                counted.flow.slot(at).enqueued += 1;
+            }
+            Change::Claimed { .. } => {
+                counted.flow.slot(at).claimed += 1;
+                if let Some(waited) = committed.waited {
+                    lane.wait.observe(waited.as_secs_f64());
+                    counted.waits.slot(at).add(waited.as_secs_f64());
+                }
+                if let Some(ahead_of) = committed.ahead_of {
+                    let shift = Shift { from: lane.priority.clone(), to: ahead_of.to_string() };
+                    self.promoted.get_or_create(&shift).inc();
+                }
+            }
+            Change::Completed => {
+                lane.completed.inc();
+                counted.flow.slot(at).completed += 1;
+                lane.completed_total.observe(committed.age.as_secs_f64());
+                if let Some(ran) = committed.ran {
+                    lane.completed_duration.observe(ran.as_secs_f64());
+                }
+            }
+            Change::Retrying { class, .. } => {
+                self.count_failure(counted, &lane, committed, *class);
+                self.retried.get_or_create(&lane.classed(*class)).inc();
+            }
+            Change::Lapsed { .. } => self.count_failure(counted, &lane, committed, ErrorClass::WorkerLost),
+            Change::Failed { reason, class, .. } => {
+                if committed.from == Some(Status::Executing) {
+                    self.count_failure(counted, &lane, committed, class.unwrap_or(ErrorClass::Unknown));
+                }
+                if *reason == windlass_core::failure::EndReason::Expired {
+                    self.expired.get_or_create(&of_lane()).inc();
+                }
+                self.count_end(&lane, committed);
+            }
+            Change::DeadLettered { reason, class, .. } => {
+                if committed.from == Some(Status::Executing) {
+                    self.count_failure(counted, &lane, committed, class.unwrap_or(ErrorClass::Unknown));
+                }
+                self.dead_lettered.get_or_create(&lane.reasoned(reason.as_str())).inc();
+                self.count_end(&lane, committed);
+            }
+            Change::Cancelled => {
+                self.cancelled.get_or_create(&of_lane()).inc();
+                self.count_end(&lane, committed);
+            }
+            Change::Due
+            | Change::Released
+            | Change::Snoozed { .. }
+            | Change::Replayed { .. }
+            | Change::Discarded { .. }
+            | Change::Amended { .. } => {}
+        }
+    }
+
+    fn count_failure(&self, counted: &mut Counted, lane: &LaneMetrics, committed: &Committed, class: ErrorClass) {
+        let at = committed.event.at;
+        self.failed.get_or_create(&lane.classed(class)).inc();
+        counted.flow.slot(at).failed += 1;
+        if class == ErrorClass::WorkerLost {
+            self.lease_expired.get_or_create(&TypeLabel { r#type: lane.task_type.clone() }).inc();
+            counted.recoveries.slot(at).lease_expiries += 1;
+        }
+        if class == ErrorClass::Timeout {
+            counted.recoveries.slot(at).timeouts += 1;
+        }
+        if let Some(ran) = committed.ran {
+            self.duration.get_or_create(&lane.run("failed")).observe(ran.as_secs_f64());
+        }
+    }
+
+    fn count_end(&self, lane: &LaneMetrics, committed: &Committed) {
+        self.total.get_or_create(&lane.run(committed.to.as_str())).observe(committed.age.as_secs_f64());
+    }
+
+    /// Renews the drain rate at most once a second.
+    fn renew_rate(&self, counted: &mut Counted, now: Timestamp) {
+        let second = now.as_micros() / 1_000_000;
+        if second != counted.rate_at_second {
+            counted.rate_at_second = second;
+            let claimed: u64 = counted.flow.recent(now).map(|flow| flow.claimed).sum();
+            self.drain_rate.store((claimed as f64 / 60.0).to_bits(), Ordering::Relaxed);
+        }
+    }
+}
+
+impl LaneMetrics {
+    fn classed(&self, class: ErrorClass) -> Classed {
+        Classed { queue: self.queue.clone(), r#type: self.task_type.clone(), class: class.as_str() }
+    }
+
+    fn reasoned(&self, reason: &'static str) -> Reasoned {
+        Reasoned { queue: self.queue.clone(), r#type: self.task_type.clone(), reason }
+    }
+
+    fn run(&self, status: &'static str) -> Run {
+        Run { r#type: self.task_type.clone(), priority: self.priority.clone(), status }
+    }
+}
+
+impl Observer for Metrics {
+    fn committed(&self, changes: &[Committed]) {
+        // One lock per transaction; only the statistics page competes for it.
+        let mut counted = self.counted();
+        for change in changes {
+            self.count(&mut counted, change);
+        }
+        if let Some(last) = changes.last() {
+            self.renew_rate(&mut counted, last.event.at);
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Queues: settings and how they stand.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use windlass_core::names::QueueName;
+use windlass_core::policy::{DEFAULT_OVERDUE_SHARE, PolicyKind};
+use windlass_core::settings::{Field, QueueChange, QueueSettings, Retention};
+use windlass_core::store::{QueueStats, SettingsError};
+use windlass_core::time::Timestamp;
+
+use super::settings_body::SettingsBody;
+use crate::document::seconds;
+use crate::engine::Engine;
+use crate::problem::{Code, Problem};
+use crate::query::{Args, page_limit, read};
+
+/// Bounds of a queue's depth.
+#[derive(Serialize, Deserialize, ToSchema)]
+pub struct DepthDocument {
+    /// Above this only `high` and better is taken.
+    soft: u64,
+    /// Above this nothing is.
+    hard: u64,
+}
+
+/// A queue with its settings (defaults filled in) and how it stands.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Queue)]
+pub struct QueueDocument {
+    #[schema(value_type = String)]
+    name: QueueName,
+    #[schema(value_type = String)]
+    policy: PolicyKind,
+    /// Offsets in seconds that differ from the defaults.
+    offsets: BTreeMap<String, i64>,
+    overdue_share: f64,
+    depth: DepthDocument,
+    #[schema(value_type = Option<Object>)]
+    retention: Option<Retention>,
+    paused: bool,
+    /// Tasks that are ready.
+    queued: u64,
+    /// Tasks that wait for a time.
+    scheduled: u64,
+    /// Tasks that run.
+    executing: u64,
+    /// How long the oldest ready task has waited.
+    oldest_age_seconds: Option<f64>,
+}
+
+/// A change of a queue's settings: what is named is replaced, `null` clears, the rest stays.
+#[derive(ToSchema)]
+#[schema(as = QueueChange)]
+#[allow(dead_code, reason = "describes a type of the core for readers of the API")]
+pub struct QueueChangeBody {
+    /// `aging` or `strict`.
+    policy: Option<String>,
+    offsets: Option<BTreeMap<String, i64>>,
+    overdue_share: Option<f64>,
+    depth: Option<DepthDocument>,
+    #[schema(value_type = Option<Object>)]
+    retention: Option<Retention>,
+    paused: Option<bool>,
+}
+
+/// One page of queues.
+#[derive(Serialize, ToSchema)]
+pub struct QueuePage {
+    items: Vec<QueueDocument>,
+    next_cursor: Option<String>,
+}
+
+/// How a list of names is read.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct NameQuery {
+    /// 1 to 1,000; 50 unless given.
+    limit: Option<String>,
+    /// The `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+impl NameQuery {
+    /// How many, and after which name.
+    pub fn page(&self) -> Result<(usize, Option<String>), Problem> {
+        let name = |text: &str| match QueueName::new(text) {
+            Ok(_) => Ok(text.to_owned()),
+            Err(_) => Err("must be a next_cursor that this list gave"),
+        };
+        Ok((page_limit(self.limit.as_deref())?, read("cursor", self.cursor.as_deref(), name)?))
+    }
+}
+
+impl QueueDocument {
+    fn new(name: QueueName, settings: Option<&QueueSettings>, stats: Option<&QueueStats>, now: Timestamp) -> Self {
+        let unset = QueueSettings::default();
+        let settings = settings.unwrap_or(&unset);
+        let depth = settings.depth.unwrap_or_default();
+        let sum = |counts: fn(&QueueStats) -> &[u64; 10]| stats.map_or(0, |stats| counts(stats).iter().sum());
+        let oldest = stats.and_then(|stats| stats.oldest_ready_at.iter().flatten().min().copied());
+        Self {
+            name,
+            policy: settings.policy.unwrap_or_default(),
+            offsets: settings.offsets.clone().unwrap_or_default(),
+            overdue_share: settings.overdue_share.unwrap_or(DEFAULT_OVERDUE_SHARE),
+            depth: DepthDocument { soft: depth.soft, hard: depth.hard },
+            retention: settings.retention,
+            paused: settings.paused,
+            queued: sum(|stats| &stats.queued),
+            scheduled: sum(|stats| &stats.scheduled),
+            executing: sum(|stats| &stats.executing),
+            oldest_age_seconds: oldest.map(|oldest| seconds(now.since(oldest))),
+        }
+    }
+}
+
+/// A queue name from a path. One that breaks the rule names no queue that can be.
+fn queue_name(text: &str) -> Result<QueueName, Problem> {
+    QueueName::new(text).map_err(|error| Problem::invalid_field("name", error))
+}
+
+/// Queues with settings or live tasks, by name.
+#[utoipa::path(get, path = "/api/v1/queues", tag = "queues", params(NameQuery), responses((status = 200, body = QueuePage)))]
+pub async fn list(State(engine): State<Arc<Engine>>, Args(query): Args<NameQuery>) -> Result<Json<QueuePage>, Problem> {
+    let (limit, after) = query.page()?;
+    let (settings, stats, now) = (engine.store.settings(), engine.store.stats().await?, engine.store.now());
+    let mut names: BTreeSet<_> = settings.queues.keys().chain(stats.queues.keys()).collect();
+    names.insert(&engine.default_queue);
+    let mut items: Vec<_> = names
+        .into_iter()
+        .filter(|name| after.as_ref().is_none_or(|after| name.as_str() > after.as_str()))
+        .take(limit + 1)
+        .map(|name| QueueDocument::new(name.clone(), settings.queues.get(name), stats.queues.get(name), now))
+        .collect();
+    let has_more = items.len() > limit;
+    items.truncate(limit);
+    let next_cursor = items.last().filter(|_| has_more).map(|queue| queue.name.to_string());
+    Ok(Json(QueuePage { items, next_cursor }))
+}
+
+async fn document(engine: &Engine, name: QueueName) -> Result<QueueDocument, Problem> {
+    let (settings, stats) = (engine.store.settings(), engine.store.stats().await?);
+    let (of_queue, stats) = (settings.queues.get(&name), stats.queues.get(&name));
+    if of_queue.is_none() && stats.is_none() && name != engine.default_queue {
+        return Err(Problem::new(Code::QueueNotFound, format!("queue {name} has neither settings nor live tasks")));
+    }
+    Ok(QueueDocument::new(name, of_queue, stats, engine.store.now()))
+}
+
+/// One queue.
+#[utoipa::path(get, path = "/api/v1/queues/{name}", tag = "queues", params(("name" = String, Path)),
+    responses((status = 200, body = QueueDocument)))]
+pub async fn get(State(engine): State<Arc<Engine>>, Path(name): Path<String>) -> Result<Json<QueueDocument>, Problem> {
+    document(&engine, queue_name(&name)?).await.map(Json)
+}
+
+/// Changes a queue's settings.
+#[utoipa::path(put, path = "/api/v1/queues/{name}", tag = "queues", params(("name" = String, Path)), request_body = QueueChangeBody,
+    responses((status = 200, body = QueueDocument)))]
+pub async fn change(
+    State(engine): State<Arc<Engine>>,
+    Path(name): Path<String>,
+    SettingsBody(change): SettingsBody<QueueChange>,
+) -> Result<Json<QueueDocument>, Problem> {
+    let name = queue_name(&name)?;
+    engine.store.change_queue(name.clone(), change).await?;
+    document(&engine, name).await.map(Json)
+}
+
+/// Forgets a queue's settings; its tasks stay.
+#[utoipa::path(delete, path = "/api/v1/queues/{name}", tag = "queues", params(("name" = String, Path)),
+    responses((status = 204, description = "The settings are gone.")))]
+pub async fn clear(
+    State(engine): State<Arc<Engine>>,
+    Path(name): Path<String>,
+) -> Result<axum::http::StatusCode, Problem> {
+    let name = queue_name(&name)?;
+    match engine.store.clear_queue(name.clone()).await {
+        Ok(()) => Ok(axum::http::StatusCode::NO_CONTENT),
+        Err(SettingsError::Unknown) => Err(Problem::new(Code::QueueNotFound, format!("queue {name} has no settings"))),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn set_paused(engine: &Engine, name: &str, paused: bool) -> Result<Json<QueueDocument>, Problem> {
+    let name = queue_name(name)?;
+    let change = QueueChange { paused: Field::Set(paused), ..QueueChange::default() };
+    engine.store.change_queue(name.clone(), change).await?;
+    document(engine, name).await.map(Json)
+}
+
+/// Claims pass the queue by until it is resumed.
+#[utoipa::path(post, path = "/api/v1/queues/{name}/pause", tag = "queues", params(("name" = String, Path)),
+    responses((status = 200, body = QueueDocument)))]
+pub async fn pause(
+    State(engine): State<Arc<Engine>>,
+    Path(name): Path<String>,
+) -> Result<Json<QueueDocument>, Problem> {
+    set_paused(&engine, &name, true).await
+}
+
+/// Claims take from the queue again.
+#[utoipa::path(post, path = "/api/v1/queues/{name}/resume", tag = "queues", params(("name" = String, Path)),
+    responses((status = 200, body = QueueDocument)))]
+pub async fn resume(
+    State(engine): State<Arc<Engine>>,
+    Path(name): Path<String>,
+) -> Result<Json<QueueDocument>, Problem> {
+    set_paused(&engine, &name, false).await
+}

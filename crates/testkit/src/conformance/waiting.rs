@@ -1,0 +1,234 @@
+//! Long polls: claims that wait.
+
+use std::pin::pin;
+use std::task::Poll;
+
+use windlass_core::status::Status;
+use windlass_core::store::{Amendment, ClaimRequest, Claimed, Outcome};
+
+use crate::fixtures::{again, completed, failed_for_good, serving, task};
+use crate::rig::{LEASE, Rig, seconds, soon};
+
+/// Lets everything that can run do so. Nothing is assumed about how long it takes: tests
+/// only rely on what must not happen afterwards, never on what has happened.
+async fn settle() {
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn only(waiting: tokio::task::JoinHandle<Claimed>) -> windlass_core::task::ClaimedTask {
+    let mut claimed = soon(waiting).await.expect("no panic");
+    assert_eq!(claimed.tasks.len(), 1);
+    claimed.tasks.remove(0)
+}
+
+pub async fn a_waiting_claim_takes_what_is_ready_at_once(rig: Rig) {
+    let id = rig.submit(task("a")).await;
+    let worker = rig.worker().await;
+    assert_eq!(only(rig.claim_waiting(worker)).await.id, id);
+}
+
+pub async fn a_waiting_claim_wakes_on_submit(rig: Rig) {
+    let worker = rig.worker().await;
+    let waiting = rig.claim_waiting(worker);
+    settle().await;
+    assert!(!waiting.is_finished(), "nothing to say yet");
+    let id = rig.submit(task("a")).await;
+    let claimed = only(waiting).await;
+    assert_eq!((claimed.id, claimed.attempt), (id, 1));
+}
+
+pub async fn a_waiting_claim_wakes_when_a_task_is_due(rig: Rig) {
+    let id = rig.submit(task("a").delay(seconds(60))).await;
+    let worker = rig.worker().await;
+    let waiting = rig.claim_waiting(worker);
+    settle().await;
+    rig.advance(seconds(60));
+    rig.make_due().await;
+    assert_eq!(only(waiting).await.id, id);
+}
+
+pub async fn a_waiting_claim_wakes_on_release(rig: Rig) {
+    let (holder, claimed) = rig.started(task("a")).await;
+    let worker = rig.worker().await;
+    let waiting = rig.claim_waiting(worker);
+    settle().await;
+    rig.finished(holder, &claimed, Outcome::Released).await;
+    assert_eq!(only(waiting).await.id, claimed.id);
+}
+
+pub async fn a_waiting_claim_wakes_on_resume(rig: Rig) {
+    rig.change_queue("x", r#"{"paused":true}"#).await;
+    rig.change_type("b", r#"{"paused":true}"#).await;
+    let of_queue = rig.submit(task("a").queue("x")).await;
+    let of_type = rig.submit(task("b").queue("y")).await;
+    let worker = rig.worker().await;
+    let waiting = rig.claim_waiting(worker);
+    settle().await;
+    assert!(!waiting.is_finished());
+    rig.change_queue("x", r#"{"paused":false}"#).await;
+    assert_eq!(only(waiting).await.id, of_queue);
+    let waiting = rig.claim_waiting(worker);
+    settle().await;
+    rig.change_type("b", r#"{"paused":false}"#).await;
+    assert_eq!(only(waiting).await.id, of_type);
+}
+
+pub async fn a_waiting_claim_wakes_on_replay_and_run_now(rig: Rig) {
+    let (holder, dead) = rig.started(task("a")).await;
+    rig.finished(holder, &dead, failed_for_good()).await;
+    let later = rig.submit(task("a").delay(seconds(500))).await;
+    let worker = rig.worker().await;
+    for id in [dead.id, later] {
+        let waiting = rig.claim_waiting(worker);
+        settle().await;
+        rig.requeue(again(id)).await.expect("it can run");
+        assert_eq!(only(waiting).await.id, id);
+    }
+}
+
+pub async fn a_waiting_claim_wakes_on_a_follow_up(rig: Rig) {
+    let (holder, claimed) = rig.started(task("a")).await;
+    let worker = rig.worker().await;
+    let waiting = rig.claim_waiting(worker);
+    settle().await;
+    let outcome = Outcome::Completed { result: None, follow_ups: vec![task("b").build()] };
+    let finished = rig.finished(holder, &claimed, outcome).await;
+    assert_eq!(only(waiting).await.id, finished.follow_ups[0]);
+}
+
+pub async fn a_waiting_claim_wakes_when_a_worker_is_deregistered(rig: Rig) {
+    let (holder, claimed) = rig.started(task("a")).await;
+    let worker = rig.worker().await;
+    let waiting = rig.claim_waiting(worker);
+    settle().await;
+    rig.store.deregister_worker(holder).await.expect("known");
+    assert_eq!(only(waiting).await.id, claimed.id);
+}
+
+pub async fn one_task_wakes_one_waiter(rig: Rig) {
+    let mut waiting = Vec::new();
+    for _ in 0..5 {
+        let worker = rig.worker().await;
+        waiting.push(rig.claim_waiting(worker));
+    }
+    settle().await;
+    for left in (0..5).rev() {
+        let id = rig.submit(task("a")).await;
+        let claimed = soon(async {
+            loop {
+                if let Some(done) = waiting.iter().position(tokio::task::JoinHandle::is_finished) {
+                    break waiting.remove(done).await.expect("no panic");
+                }
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        assert_eq!(claimed.tasks.iter().map(|task| task.id).collect::<Vec<_>>(), [id]);
+        settle().await;
+        assert_eq!(waiting.iter().filter(|waiter| !waiter.is_finished()).count(), left, "the others still wait");
+    }
+}
+
+pub async fn only_who_can_take_it_is_woken(rig: Rig) {
+    let (of_x, of_y) = (rig.register(serving(&["x"])).await, rig.register(serving(&["y"])).await);
+    let (waits_x, waits_y) = (rig.claim_waiting(of_x), rig.claim_waiting(of_y));
+    settle().await;
+    let id = rig.submit(task("a").queue("y")).await;
+    assert_eq!(only(waits_y).await.id, id);
+    assert!(!waits_x.is_finished());
+    let id = rig.submit(task("a").queue("x")).await;
+    assert_eq!(only(waits_x).await.id, id);
+}
+
+pub async fn no_wake_is_lost_among_many(rig: Rig) {
+    let mut waiting = Vec::new();
+    for _ in 0..20 {
+        let worker = rig.worker().await;
+        let rig = rig.clone();
+        waiting.push(tokio::spawn(async move {
+            let mut done = 0;
+            while done < 10 {
+                let claimed = soon(rig.claim_waiting(worker)).await.expect("no panic");
+                for task in claimed.tasks {
+                    rig.finished(worker, &task, completed()).await;
+                    done += 1;
+                }
+            }
+        }));
+    }
+    for _ in 0..40 {
+        rig.submit_all((0..5).map(|_| task("a"))).await;
+        tokio::task::yield_now().await;
+    }
+    for waiter in waiting {
+        soon(waiter).await.expect("no panic");
+    }
+    assert_eq!(rig.store.stats().await.expect("stats").by_status[usize::from(Status::Completed.code())], 200);
+}
+
+pub async fn a_dropped_wait_loses_nothing(rig: Rig) {
+    let worker = rig.worker().await;
+    let waiting = rig.claim_waiting(worker);
+    settle().await;
+    waiting.abort();
+    assert!(waiting.await.expect_err("aborted").is_cancelled());
+    let id = rig.submit(task("a")).await;
+    let other = rig.worker().await;
+    assert_eq!(only(rig.claim_waiting(other)).await.id, id);
+}
+
+pub async fn what_was_claimed_and_not_received_is_given_back(rig: Rig) {
+    let (first, second) = (rig.worker().await, rig.worker().await);
+    {
+        let request = ClaimRequest { worker: first, capabilities: None, up_to: 1, lease: LEASE, wait: true };
+        let mut claim = pin!(rig.store.claim(request));
+        let polled = std::future::poll_fn(|context| Poll::Ready(claim.as_mut().poll(context).is_pending())).await;
+        assert!(polled, "nothing is ready yet");
+        rig.submit(task("a")).await;
+        settle().await;
+        // Dropped after the task came and before anybody looked.
+    }
+    let claimed = only(rig.claim_waiting(second)).await;
+    assert_eq!(claimed.attempt, 1, "the attempt that nobody received does not count");
+    rig.finished(second, &claimed, completed()).await;
+}
+
+pub async fn many_dropped_waits_lose_nothing(rig: Rig) {
+    for round in 0..40 {
+        let worker = rig.worker().await;
+        let waiting = rig.claim_waiting(worker);
+        for _ in 0..round % 7 {
+            tokio::task::yield_now().await;
+        }
+        let submitter = rig.clone();
+        let submit = tokio::spawn(async move { submitter.submit(task("a")).await });
+        for _ in 0..round % 5 {
+            tokio::task::yield_now().await;
+        }
+        waiting.abort();
+        let received = waiting.await.ok();
+        let id = submit.await.expect("no panic");
+        if let Some(claimed) = received {
+            assert_eq!(claimed.tasks[0].id, id);
+            rig.finished(worker, &claimed.tasks[0], completed()).await;
+        } else {
+            let other = rig.worker().await;
+            let claimed = only(rig.claim_waiting(other)).await;
+            assert_eq!((claimed.id, claimed.attempt), (id, 1), "round {round}");
+            rig.finished(other, &claimed, completed()).await;
+        }
+    }
+}
+
+pub async fn an_amended_time_wakes_a_waiting_claim(rig: Rig) {
+    let id = rig.submit(task("a").delay(seconds(500))).await;
+    let worker = rig.worker().await;
+    let waiting = rig.claim_waiting(worker);
+    settle().await;
+    rig.advance(seconds(5));
+    rig.amend(id, Amendment { run_at: Some(rig.now()), ..Amendment::default() }).await.expect("it waits");
+    rig.make_due().await;
+    assert_eq!(only(waiting).await.id, id);
+}

@@ -1,0 +1,330 @@
+//! The in-memory reference store: the ledger over plain maps. Every call is one
+//! transaction, carried out before it returns, so the same calls always give the same
+//! answers. It keeps nothing: for tests, simulations and as the model of other stores.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use windlass_core::event::{Committed, Event, Observer};
+use windlass_core::filter::TaskFilter;
+use windlass_core::ids::{IdCodec, TaskKey, WorkerId};
+use windlass_core::json::Json;
+use windlass_core::limits::ATTEMPTS_KEPT;
+use windlass_core::names::{QueueName, TaskType};
+use windlass_core::settings::{QueueSettings, TypeSettings};
+use windlass_core::status::Status;
+use windlass_core::store::{Capabilities, StoreError};
+use windlass_core::task::{FailedAttempt, Progress, TaskSpec};
+use windlass_core::time::{Clock, Timestamp};
+use windlass_ledger::archive::{Archive, Cold};
+use windlass_ledger::batch::{Operation, Writer};
+use windlass_ledger::journal::{
+    ClaimRow, Ended, Journal, JournalResult, KeyRow, KeyScope, Overlay, Recovered, Sequence, SubmitTimes, TaskRow,
+    WorkerRow,
+};
+use windlass_ledger::recover::Recovery;
+use windlass_ledger::store::{Inbox, LedgerStore, Parts};
+
+/// The secret of ids: fixed, so that a test that fails can be run again as it was.
+const SECRET: [u8; 16] = *b"windlass-testkit";
+
+#[derive(Default)]
+struct Rows {
+    tasks: BTreeMap<TaskKey, TaskRow>,
+    overlays: BTreeMap<TaskKey, Overlay>,
+    ended: BTreeMap<TaskKey, Ended>,
+    attempts: BTreeMap<TaskKey, Vec<FailedAttempt>>,
+    progress: BTreeMap<TaskKey, Progress>,
+    steps: BTreeMap<TaskKey, BTreeMap<String, Json>>,
+    keys: BTreeMap<KeyScope, KeyRow>,
+    events: BTreeMap<u64, (Timestamp, Vec<Event>)>,
+}
+
+#[derive(Clone, Default)]
+struct MemoryJournal(Arc<Mutex<Rows>>);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl MemoryJournal {
+    fn rows(&self) -> MutexGuard<'_, Rows> {
+        lock(&self.0)
+    }
+}
+
+impl Journal for MemoryJournal {
+    fn begin(&mut self) -> JournalResult<()> {
+        Ok(())
+    }
+
+    fn commit(&mut self) -> JournalResult<()> {
+        Ok(())
+    }
+
+    // Nothing here can fail, so nothing is ever rolled back.
+    fn roll_back(&mut self) {}
+
+    fn task(&mut self, key: TaskKey) -> JournalResult<Option<TaskRow>> {
+        Ok(self.rows().tasks.get(&key).cloned())
+    }
+
+    fn overlay(&mut self, key: TaskKey) -> JournalResult<Option<Overlay>> {
+        Ok(self.rows().overlays.get(&key).cloned())
+    }
+
+    fn ended(&mut self, key: TaskKey) -> JournalResult<Option<Ended>> {
+        Ok(self.rows().ended.get(&key).cloned())
+    }
+
+    fn idempotency(&mut self, scope: &KeyScope) -> JournalResult<Option<KeyRow>> {
+        Ok(self.rows().keys.get(scope).copied())
+    }
+
+    fn steps(&mut self, key: TaskKey) -> JournalResult<BTreeMap<String, Json>> {
+        Ok(self.rows().steps.get(&key).cloned().unwrap_or_default())
+    }
+
+    fn reserve(&mut self, _: Sequence, _: u64) -> JournalResult<()> {
+        Ok(())
+    }
+
+    fn open_segment(&mut self, _: u64) -> JournalResult<()> {
+        Ok(())
+    }
+
+    fn close_segment(&mut self, _: u64) -> JournalResult<()> {
+        Ok(())
+    }
+
+    fn insert_task(&mut self, key: TaskKey, spec: &TaskSpec, times: SubmitTimes) -> JournalResult<()> {
+        let row = TaskRow {
+            spec: spec.clone(),
+            created_at: times.created_at,
+            run_at: times.run_at,
+            event_no: times.event_no,
+            original_parameters: None,
+        };
+        self.rows().tasks.insert(key, row);
+        Ok(())
+    }
+
+    fn update_task(&mut self, key: TaskKey, row: &TaskRow) -> JournalResult<()> {
+        self.rows().tasks.insert(key, row.clone());
+        Ok(())
+    }
+
+    fn put_overlay(&mut self, key: TaskKey, overlay: &Overlay) -> JournalResult<()> {
+        self.rows().overlays.insert(key, overlay.clone());
+        Ok(())
+    }
+
+    fn drop_overlay(&mut self, key: TaskKey) -> JournalResult<()> {
+        self.rows().overlays.remove(&key);
+        Ok(())
+    }
+
+    fn insert_claim(&mut self, _: &ClaimRow) -> JournalResult<()> {
+        Ok(())
+    }
+
+    fn drop_claim(&mut self, _: u64) -> JournalResult<()> {
+        Ok(())
+    }
+
+    fn put_ended(&mut self, key: TaskKey, ended: &Ended) -> JournalResult<()> {
+        self.rows().ended.insert(key, ended.clone());
+        Ok(())
+    }
+
+    fn drop_ended(&mut self, key: TaskKey) -> JournalResult<()> {
+        self.rows().ended.remove(&key);
+        Ok(())
+    }
+
+    fn insert_attempt(&mut self, key: TaskKey, attempt: &FailedAttempt) -> JournalResult<()> {
+        let mut rows = self.rows();
+        let attempts = rows.attempts.entry(key).or_default();
+        attempts.push(attempt.clone());
+        if attempts.len() > ATTEMPTS_KEPT {
+            attempts.remove(1);
+        }
+        Ok(())
+    }
+
+    fn put_progress(&mut self, key: TaskKey, progress: Option<&Progress>) -> JournalResult<()> {
+        match progress {
+            Some(progress) => self.rows().progress.insert(key, progress.clone()),
+            None => self.rows().progress.remove(&key),
+        };
+        Ok(())
+    }
+
+    fn insert_step(&mut self, key: TaskKey, name: &str, result: &Json) -> JournalResult<()> {
+        self.rows().steps.entry(key).or_default().entry(name.to_owned()).or_insert_with(|| result.clone());
+        Ok(())
+    }
+
+    fn put_idempotency(&mut self, scope: &KeyScope, row: &KeyRow) -> JournalResult<()> {
+        self.rows().keys.insert(scope.clone(), *row);
+        Ok(())
+    }
+
+    fn insert_events(&mut self, no: u64, at: Timestamp, changes: &[Committed]) -> JournalResult<()> {
+        let events = changes.iter().map(|change| change.event.clone()).collect();
+        self.rows().events.insert(no, (at, events));
+        Ok(())
+    }
+
+    fn count_ended(&mut self, _: Status, _: i64) -> JournalResult<()> {
+        Ok(())
+    }
+
+    fn put_worker(&mut self, _: WorkerId, _: Option<&WorkerRow>) -> JournalResult<()> {
+        Ok(())
+    }
+
+    fn put_queue(&mut self, _: &QueueName, _: Option<&QueueSettings>) -> JournalResult<()> {
+        Ok(())
+    }
+
+    fn put_type(&mut self, _: &TaskType, _: Option<&TypeSettings>) -> JournalResult<()> {
+        Ok(())
+    }
+
+    fn expired_tasks(&mut self, now: Timestamp, limit: usize) -> JournalResult<Vec<(TaskKey, Status)>> {
+        let rows = self.rows();
+        let expired = rows.ended.iter().filter(|(_, ended)| ended.keep_until.is_some_and(|until| until <= now));
+        Ok(expired.map(|(key, ended)| (*key, ended.status)).take(limit).collect())
+    }
+
+    fn delete_task(&mut self, key: TaskKey) -> JournalResult<()> {
+        let mut rows = self.rows();
+        rows.tasks.remove(&key);
+        rows.ended.remove(&key);
+        rows.attempts.remove(&key);
+        rows.progress.remove(&key);
+        rows.steps.remove(&key);
+        Ok(())
+    }
+
+    fn expired_keys(&mut self, now: Timestamp, limit: usize) -> JournalResult<Vec<(KeyScope, KeyRow)>> {
+        let rows = self.rows();
+        let expired = rows.keys.iter().filter(|(_, row)| row.forget_at <= now);
+        Ok(expired.map(|(scope, row)| (scope.clone(), *row)).take(limit).collect())
+    }
+
+    fn delete_key(&mut self, scope: &KeyScope) -> JournalResult<()> {
+        self.rows().keys.remove(scope);
+        Ok(())
+    }
+
+    fn prune_events(&mut self, before: Timestamp, _: usize) -> JournalResult<bool> {
+        let codec = IdCodec::new(SECRET);
+        let mut rows = self.rows();
+        let Rows { events, tasks, .. } = &mut *rows;
+        events.retain(|_, (at, events)| {
+            if *at < before {
+                events.retain(|event| codec.task_key(event.task_id).is_some_and(|key| tasks.contains_key(&key)));
+            }
+            !events.is_empty()
+        });
+        Ok(false)
+    }
+}
+
+#[async_trait]
+impl Archive for MemoryJournal {
+    async fn cold(&self, keys: Vec<TaskKey>) -> Result<Vec<Option<Cold>>, StoreError> {
+        let rows = self.rows();
+        let cold = |key: TaskKey| {
+            Some(Cold {
+                row: rows.tasks.get(&key)?.clone(),
+                overlay: rows.overlays.get(&key).cloned(),
+                ended: rows.ended.get(&key).cloned(),
+                progress: rows.progress.get(&key).cloned(),
+                failed_attempts: rows.attempts.get(&key).cloned().unwrap_or_default(),
+            })
+        };
+        Ok(keys.into_iter().map(cold).collect())
+    }
+
+    async fn candidates(
+        &self,
+        below: TaskKey,
+        _: TaskFilter,
+        limit: usize,
+    ) -> Result<(Vec<TaskKey>, Option<TaskKey>), StoreError> {
+        let keys: Vec<TaskKey> = self.rows().tasks.range(..below).rev().map(|(key, _)| *key).take(limit).collect();
+        let rest = keys.last().copied().filter(|_| keys.len() == limit);
+        Ok((keys, rest))
+    }
+
+    async fn events_in(&self, nos: Vec<u64>) -> Result<Vec<Event>, StoreError> {
+        let rows = self.rows();
+        Ok(nos.iter().filter_map(|no| rows.events.get(no)).flat_map(|(_, events)| events.clone()).collect())
+    }
+
+    async fn events_from(&self, from: u64, limit: usize) -> Result<Vec<(u64, Vec<Event>)>, StoreError> {
+        let rows = self.rows();
+        Ok(rows.events.range(from..).take(limit + 1).map(|(no, (_, events))| (*no, events.clone())).collect())
+    }
+
+    async fn bytes(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// Carries every operation out at once, in the call that hands it over.
+struct Inline(Mutex<Option<Writer<MemoryJournal>>>);
+
+impl Inline {
+    fn run(&self, operation: Box<dyn Operation>) -> Result<(), StoreError> {
+        let mut writer = lock(&self.0);
+        let Some(writer) = writer.as_mut() else { return Err(StoreError::not_applied("the store is closed")) };
+        writer.run(vec![operation]).map_err(|error| StoreError::unknown(error.reason))
+    }
+}
+
+#[async_trait]
+impl Inbox for Inline {
+    async fn send(&self, operation: Box<dyn Operation>) -> Result<(), StoreError> {
+        self.run(operation)
+    }
+
+    fn send_later(&self, operation: Box<dyn Operation>) {
+        // A store that was closed has nothing left to give back to.
+        let _ = self.run(operation);
+    }
+
+    async fn close(&self) {
+        if let Some(mut writer) = lock(&self.0).take() {
+            writer.close();
+        }
+    }
+}
+
+/// The in-memory reference store.
+pub struct MemoryStore;
+
+impl MemoryStore {
+    /// An empty store on the given clock.
+    #[allow(clippy::new_ret_no_self, reason = "a store is always used through its contract")]
+    pub fn new(clock: Arc<dyn Clock>, observer: Arc<dyn Observer>) -> Arc<LedgerStore> {
+        let journal = MemoryJournal::default();
+        let found = Recovered { secret: SECRET, next_task: 1, next_claim: 1, next_event: 1, ..Recovered::default() };
+        let ledger = Recovery::new(Arc::clone(&clock), found).finish(Duration::ZERO);
+        let (writer, shared) = Writer::new(ledger, journal.clone(), observer);
+        Arc::new(LedgerStore::new(Parts {
+            name: "memory",
+            capabilities: Capabilities { batches_span_queues: true, durable: false },
+            clock,
+            ids: IdCodec::new(SECRET),
+            inbox: Arc::new(Inline(Mutex::new(Some(writer)))),
+            archive: Arc::new(journal),
+            shared,
+        }))
+    }
+}

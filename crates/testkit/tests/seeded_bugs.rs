@@ -1,0 +1,341 @@
+//! The model is tested too: a store with a known bug must not pass it.
+
+mod common;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use windlass_core::actor::Actor;
+use windlass_core::event::{Event, Observer};
+use windlass_core::filter::TaskFilter;
+use windlass_core::ids::{LeaseToken, TaskId, WorkerId};
+use windlass_core::names::{QueueName, TaskType};
+use windlass_core::settings::{QueueChange, QueueSettings, Settings, TypeChange, TypeSettings};
+use windlass_core::store::{
+    Amendment, Beaten, Cancelled, Capabilities, ChangeError, ClaimRequest, Claimed, Cursor, Each, Finish, Finished,
+    Heartbeat, LeaseError, ListError, Outcome, Page, ProgressReport, Renewal, Requeue, SettingsError, Stats,
+    StepReport, Store, StoreError, SubmitError, Submitted, Sweep, WorkerError,
+};
+use windlass_core::task::{ClaimedTask, NewTask, Task};
+use windlass_core::time::Timestamp;
+use windlass_core::worker::{Worker, WorkerProfile};
+use windlass_testkit::model;
+use windlass_testkit::{Fixture, ManualClock};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bug {
+    /// Loses one task in fifty after it was acknowledged.
+    LosesTasks,
+    /// Forgets idempotency keys.
+    ForgetsKeys,
+    /// Takes a result from any worker that knows the token.
+    SkipsTheFence,
+    /// Refuses a result that it has taken before.
+    RefusesRepeats,
+    /// Gives a running task to a second worker.
+    GrantsTwice,
+    /// Gives the last first.
+    ReversesTheOrder,
+    /// A heartbeat renews nothing.
+    RenewsNothing,
+    /// A failure uses up no retry.
+    CountsNoRetries,
+    /// A snooze is a release.
+    ReleasesSnoozes,
+    /// A running task that was cancelled is not told.
+    TellsNoCancellation,
+    /// Nothing is ever due.
+    MakesNothingDue,
+    /// A replay keeps the retries that were used up.
+    KeepsRetriesAtReplay,
+    /// Forgets to pause.
+    IgnoresPauses,
+    /// Deletes nothing.
+    KeepsEverything,
+}
+
+const BUGS: [Bug; 14] = [
+    Bug::LosesTasks,
+    Bug::ForgetsKeys,
+    Bug::SkipsTheFence,
+    Bug::RefusesRepeats,
+    Bug::GrantsTwice,
+    Bug::ReversesTheOrder,
+    Bug::RenewsNothing,
+    Bug::CountsNoRetries,
+    Bug::ReleasesSnoozes,
+    Bug::TellsNoCancellation,
+    Bug::MakesNothingDue,
+    Bug::KeepsRetriesAtReplay,
+    Bug::IgnoresPauses,
+    Bug::KeepsEverything,
+];
+
+/// A good store with one bug in front of it.
+struct Sabotaged {
+    store: Arc<dyn Store>,
+    bug: Bug,
+    owners: Mutex<HashMap<LeaseToken, WorkerId>>,
+    granted: Mutex<Vec<ClaimedTask>>,
+}
+
+impl Sabotaged {
+    fn has(&self, bug: Bug) -> bool {
+        self.bug == bug
+    }
+}
+
+#[async_trait]
+impl Store for Sabotaged {
+    fn name(&self) -> &'static str {
+        "sabotaged"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
+    }
+
+    fn now(&self) -> Timestamp {
+        self.store.now()
+    }
+
+    fn settings(&self) -> Arc<Settings> {
+        self.store.settings()
+    }
+
+    async fn submit(&self, mut tasks: Vec<NewTask>) -> Result<Vec<Submitted>, SubmitError> {
+        if self.has(Bug::ForgetsKeys) {
+            for task in &mut tasks {
+                task.spec.idempotency_key = None;
+            }
+        }
+        let stored = self.store.submit(tasks).await?;
+        if self.has(Bug::LosesTasks) {
+            let lost = stored.iter().map(|task| task.id).filter(|id| id.as_uuid().as_u128() % 50 == 0).collect();
+            self.store.cancel(lost, Actor::System).await?;
+        }
+        Ok(stored)
+    }
+
+    async fn claim(&self, request: ClaimRequest) -> Result<Claimed, WorkerError> {
+        let worker = request.worker;
+        let mut claimed = self.store.claim(request).await?;
+        {
+            let mut owners = self.owners.lock().expect("no panic");
+            owners.extend(claimed.tasks.iter().map(|task| (task.token, worker)));
+            let mut granted = self.granted.lock().expect("no panic");
+            if self.has(Bug::GrantsTwice) && !claimed.tasks.is_empty() && granted.len() % 10 == 9 {
+                claimed.tasks[0] = granted[granted.len() - 1].clone();
+            }
+            granted.extend(claimed.tasks.iter().cloned());
+        }
+        if self.has(Bug::ReversesTheOrder) {
+            claimed.tasks.reverse();
+        }
+        if self.has(Bug::TellsNoCancellation) {
+            claimed.cancel.clear();
+        }
+        Ok(claimed)
+    }
+
+    async fn finish(&self, worker: WorkerId, mut results: Vec<Finish>) -> Each<Finished, LeaseError> {
+        let owner = results.first().and_then(|first| self.owners.lock().expect("no panic").get(&first.token).copied());
+        let worker = if self.has(Bug::SkipsTheFence) { owner.unwrap_or(worker) } else { worker };
+        for result in &mut results {
+            match result.outcome {
+                Outcome::Snoozed(_) if self.has(Bug::ReleasesSnoozes) => result.outcome = Outcome::Released,
+                Outcome::Failed(_) if self.has(Bug::CountsNoRetries) => {
+                    result.outcome = Outcome::Snoozed(Duration::from_secs(10));
+                }
+                _ => {}
+            }
+        }
+        let mut answers = self.store.finish(worker, results).await?;
+        if self.has(Bug::RefusesRepeats) {
+            for answer in &mut answers {
+                if answer.as_ref().is_ok_and(|taken| taken.repeated) {
+                    *answer = Err(LeaseError::Lost);
+                }
+            }
+        }
+        Ok(answers)
+    }
+
+    async fn heartbeat(&self, mut beat: Heartbeat) -> Result<Beaten, WorkerError> {
+        if self.has(Bug::RenewsNothing) {
+            beat.renewal = Renewal::Named(Vec::new());
+        }
+        let mut beaten = self.store.heartbeat(beat).await?;
+        if self.has(Bug::TellsNoCancellation) {
+            beaten.cancel.clear();
+        }
+        Ok(beaten)
+    }
+
+    async fn record_progress(&self, worker: WorkerId, reports: Vec<ProgressReport>) -> Each<(), LeaseError> {
+        self.store.record_progress(worker, reports).await
+    }
+
+    async fn record_steps(&self, worker: WorkerId, reports: Vec<StepReport>) -> Each<(), LeaseError> {
+        self.store.record_steps(worker, reports).await
+    }
+
+    async fn cancel(&self, tasks: Vec<TaskId>, by: Actor) -> Each<Cancelled, ChangeError> {
+        self.store.cancel(tasks, by).await
+    }
+
+    async fn amend(
+        &self,
+        task: TaskId,
+        amendment: Amendment,
+        by: Actor,
+    ) -> Result<Result<(), ChangeError>, StoreError> {
+        self.store.amend(task, amendment, by).await
+    }
+
+    async fn requeue(&self, mut wishes: Vec<Requeue>, by: Actor) -> Each<(), ChangeError> {
+        if self.has(Bug::KeepsRetriesAtReplay) {
+            for wish in &mut wishes {
+                wish.reset_retries = false;
+            }
+        }
+        self.store.requeue(wishes, by).await
+    }
+
+    async fn bury(&self, tasks: Vec<TaskId>, note: String, by: Actor) -> Each<(), ChangeError> {
+        self.store.bury(tasks, note, by).await
+    }
+
+    async fn discard(&self, tasks: Vec<TaskId>, note: Option<String>, by: Actor) -> Each<(), ChangeError> {
+        self.store.discard(tasks, note, by).await
+    }
+
+    async fn make_due(&self, limit: usize) -> Result<Sweep, StoreError> {
+        if self.has(Bug::MakesNothingDue) { Ok(Sweep::default()) } else { self.store.make_due(limit).await }
+    }
+
+    async fn lapse_leases(&self, limit: usize) -> Result<Sweep, StoreError> {
+        self.store.lapse_leases(limit).await
+    }
+
+    async fn time_out(&self, limit: usize) -> Result<Sweep, StoreError> {
+        self.store.time_out(limit).await
+    }
+
+    async fn expire(&self, limit: usize) -> Result<Sweep, StoreError> {
+        self.store.expire(limit).await
+    }
+
+    async fn prune(&self, limit: usize) -> Result<Sweep, StoreError> {
+        if self.has(Bug::KeepsEverything) { Ok(Sweep::default()) } else { self.store.prune(limit).await }
+    }
+
+    async fn settle_intents(&self, limit: usize) -> Result<Sweep, StoreError> {
+        self.store.settle_intents(limit).await
+    }
+
+    async fn forgive(&self, span: Duration) -> Result<(), StoreError> {
+        self.store.forgive(span).await
+    }
+
+    async fn get(&self, tasks: Vec<TaskId>) -> Result<Vec<Option<Task>>, StoreError> {
+        self.store.get(tasks).await
+    }
+
+    async fn list(&self, filter: TaskFilter, limit: usize, after: Option<Cursor>) -> Result<Page<Task>, ListError> {
+        self.store.list(filter, limit, after).await
+    }
+
+    async fn history(&self, task: TaskId) -> Result<Vec<Event>, StoreError> {
+        self.store.history(task).await
+    }
+
+    async fn events(&self, after: Option<Cursor>, limit: usize) -> Result<Page<Event>, ListError> {
+        self.store.events(after, limit).await
+    }
+
+    async fn until_ended(&self, task: TaskId) -> Result<(), StoreError> {
+        self.store.until_ended(task).await
+    }
+
+    async fn tasks_ahead(&self, task: TaskId) -> Result<Option<u64>, StoreError> {
+        self.store.tasks_ahead(task).await
+    }
+
+    async fn stats(&self) -> Result<Stats, StoreError> {
+        self.store.stats().await
+    }
+
+    async fn register_worker(&self, profile: WorkerProfile) -> Result<(), WorkerError> {
+        self.store.register_worker(profile).await
+    }
+
+    async fn workers(&self) -> Result<Vec<Worker>, StoreError> {
+        self.store.workers().await
+    }
+
+    async fn drain_worker(&self, worker: WorkerId) -> Result<(), WorkerError> {
+        self.store.drain_worker(worker).await
+    }
+
+    async fn deregister_worker(&self, worker: WorkerId) -> Result<(), WorkerError> {
+        self.store.deregister_worker(worker).await
+    }
+
+    async fn forget_workers(&self, seen_before: Timestamp) -> Result<Sweep, StoreError> {
+        self.store.forget_workers(seen_before).await
+    }
+
+    async fn change_queue(&self, queue: QueueName, mut change: QueueChange) -> Result<QueueSettings, SettingsError> {
+        if self.has(Bug::IgnoresPauses) {
+            change.paused = windlass_core::settings::Field::Keep;
+        }
+        self.store.change_queue(queue, change).await
+    }
+
+    async fn change_type(&self, task_type: TaskType, change: TypeChange) -> Result<TypeSettings, SettingsError> {
+        self.store.change_type(task_type, change).await
+    }
+
+    async fn clear_queue(&self, queue: QueueName) -> Result<(), SettingsError> {
+        self.store.clear_queue(queue).await
+    }
+
+    async fn clear_type(&self, task_type: TaskType) -> Result<(), SettingsError> {
+        self.store.clear_type(task_type).await
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        self.store.check().await
+    }
+
+    async fn close(&self) {
+        self.store.close().await;
+    }
+}
+
+struct WithBug(Bug);
+
+#[async_trait]
+impl Fixture for WithBug {
+    async fn open(&self, clock: Arc<ManualClock>, observer: Arc<dyn Observer>) -> Arc<dyn Store> {
+        let store = common::InMemory.open(clock, observer).await;
+        Arc::new(Sabotaged { store, bug: self.0, owners: Mutex::default(), granted: Mutex::default() })
+    }
+
+    async fn reopen(&self, _: Arc<dyn Store>, _: Arc<ManualClock>, _: Arc<dyn Observer>) -> Option<Arc<dyn Store>> {
+        None
+    }
+}
+
+#[test]
+fn every_seeded_bug_is_caught() {
+    for bug in BUGS {
+        let fixture: Arc<dyn Fixture> = Arc::new(WithBug(bug));
+        let found = (1..=3).find_map(|seed| model::first_difference(&fixture, seed, 1_500));
+        let found = found.unwrap_or_else(|| panic!("{bug:?} was not caught"));
+        println!("{bug:?}: {found}");
+    }
+}
