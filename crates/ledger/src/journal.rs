@@ -103,7 +103,7 @@ pub struct Overlay {
 /// One task of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimEntry {
-    /// The task.
+    /// The task; zero if the entry is void.
     pub key: u64,
     /// Number of events after the claim.
     pub version: u32,
@@ -294,6 +294,8 @@ pub trait Journal: Send {
     fn drop_overlay(&mut self, key: TaskKey) -> JournalResult<()>;
     /// Stores a claim.
     fn insert_claim(&mut self, row: &ClaimRow) -> JournalResult<()>;
+    /// One task of the claim is settled though nothing else that is written says so: its entry names no task any more.
+    fn void_claim_entry(&mut self, first: u64, key: TaskKey) -> JournalResult<()>;
     /// No task of the claim runs under it any more.
     fn drop_claim(&mut self, first: u64) -> JournalResult<()>;
     /// Stores how a task ended.

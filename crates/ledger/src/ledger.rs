@@ -378,6 +378,9 @@ impl Ledger {
         self.index.set_lease(key, None);
         if self.index.leave_claim(lease.claim_row) {
             journal.drop_claim(lease.claim_row)?;
+        } else if lease.revoked {
+            // The cancelled task was written long ago; without this a restart would revoke its lease again.
+            journal.void_claim_entry(lease.claim_row, key)?;
         }
         Ok(())
     }

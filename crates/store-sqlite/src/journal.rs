@@ -222,6 +222,21 @@ impl Journal for SqliteJournal {
         self.execute(sql, params![row.first as i64, encode(row)?])
     }
 
+    fn void_claim_entry(&mut self, first: u64, key: TaskKey) -> JournalResult<()> {
+        let sql = "SELECT claim FROM claims WHERE first = ?1";
+        let mut row: ClaimRow = self
+            .connection
+            .prepare_cached(sql)
+            .and_then(|mut statement| {
+                statement.query_row(params![first as i64], |row| rows::decode(row.get_ref(0)?.as_str()?))
+            })
+            .map_err(in_transaction)?;
+        for entry in row.entries.iter_mut().filter(|entry| entry.key == key.0) {
+            entry.key = 0;
+        }
+        self.execute("UPDATE claims SET claim = ?2 WHERE first = ?1", params![first as i64, encode(&row)?])
+    }
+
     fn drop_claim(&mut self, first: u64) -> JournalResult<()> {
         self.execute("DELETE FROM claims WHERE first = ?1", params![first as i64])
     }

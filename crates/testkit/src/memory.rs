@@ -130,6 +130,10 @@ impl Journal for MemoryJournal {
         Ok(())
     }
 
+    fn void_claim_entry(&mut self, _: u64, _: TaskKey) -> JournalResult<()> {
+        Ok(())
+    }
+
     fn drop_claim(&mut self, _: u64) -> JournalResult<()> {
         Ok(())
     }
