@@ -298,8 +298,8 @@ pub trait Journal: Send {
     fn void_claim_entry(&mut self, first: u64, key: TaskKey) -> JournalResult<()>;
     /// No task of the claim runs under it any more.
     fn drop_claim(&mut self, first: u64) -> JournalResult<()>;
-    /// Stores how a task ended.
-    fn put_ended(&mut self, key: TaskKey, ended: &Ended) -> JournalResult<()>;
+    /// Stores how a task ended. There is no such row yet.
+    fn insert_ended(&mut self, key: TaskKey, ended: &Ended) -> JournalResult<()>;
     /// The task lives again.
     fn drop_ended(&mut self, key: TaskKey) -> JournalResult<()>;
     /// Stores a failed attempt; keeps the first and the newest, [`windlass_core::limits::ATTEMPTS_KEPT`] in all.

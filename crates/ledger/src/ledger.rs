@@ -340,7 +340,7 @@ impl Ledger {
             event_nos: past.event_nos,
             keep_until: kept.map(|kept| self.now + kept),
         };
-        journal.put_ended(key, &ended)?;
+        journal.insert_ended(key, &ended)?;
         if task.overlaid {
             journal.drop_overlay(key)?;
         }

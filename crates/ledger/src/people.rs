@@ -314,7 +314,8 @@ impl Ledger {
         ended.version += 1;
         ended.event_nos.push(self.event_no(journal)?);
         ended.keep_until = kept.map(|kept| self.now + kept);
-        journal.put_ended(key, &ended)?;
+        journal.drop_ended(key)?;
+        journal.insert_ended(key, &ended)?;
         self.count_ended(from, -1);
         self.count_ended(ended.status, 1);
         self.index.count_dead(&spec.queue, &spec.task_type, -1);

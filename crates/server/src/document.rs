@@ -28,10 +28,18 @@ pub fn priority_schema() -> utoipa::openapi::schema::Schema {
     Schema::OneOf(OneOfBuilder::new().item(name).item(level).item(none).build())
 }
 
+/// A field of a later version: only null is taken.
+pub fn not_yet_schema() -> utoipa::openapi::schema::Schema {
+    use utoipa::openapi::schema::{ObjectBuilder, Schema, SchemaType, Type};
+    let null = ObjectBuilder::new().schema_type(SchemaType::new(Type::Null));
+    Schema::Object(null.description(Some("Not supported yet.")).build())
+}
+
 /// How far an attempt has come.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ProgressDocument {
     /// 0 to 100.
+    #[serde(serialize_with = "crate::number::plain")]
     percent: f64,
     /// For a person.
     message: Option<String>,
@@ -43,6 +51,7 @@ pub struct ProgressDocument {
     #[schema(value_type = Option<serde_json::Value>)]
     metadata: Option<Json>,
     /// How long until it is done if it goes on as so far.
+    #[serde(serialize_with = "crate::number::plain_or_null")]
     eta_seconds: Option<f64>,
     /// When it was reported.
     #[schema(value_type = String, format = DateTime)]
@@ -150,6 +159,10 @@ impl From<Event> for EventDocument {
     fn from(event: Event) -> Self {
         // The core writes events as kind and data; here the data is shown beside the kind.
         let data = serde_json::to_value(&event.change).ok().and_then(|mut change| Some(change.get_mut("data")?.take()));
+        let data = data.map(|mut data| {
+            crate::number::make_plain(&mut data);
+            data
+        });
         Self { version: event.version, at: event.at, actor: event.actor.to_string(), kind: event.change.kind(), data }
     }
 }
@@ -214,7 +227,9 @@ pub struct TaskDocument {
     completed_at: Option<Timestamp>,
     #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Option<Timestamp>,
+    #[serde(serialize_with = "crate::number::plain")]
     timeout_seconds: f64,
+    /// Who runs it, or who ran it last before it ended.
     #[schema(value_type = Option<String>)]
     assigned_worker_id: Option<WorkerId>,
     #[schema(value_type = Option<String>, format = DateTime)]
@@ -318,7 +333,7 @@ impl TaskDocument {
             completed_at: state.ended_at,
             expires_at: spec.expires_at,
             timeout_seconds: seconds(state.timeout),
-            assigned_worker_id: state.worker,
+            assigned_worker_id: state.worker.filter(|_| is_executing || state.status.is_ended()),
             lease_expires_at: state.lease_expires_at.filter(|_| is_executing),
             progress: state.progress.map(|progress| ProgressDocument::new(progress, started_at, now)),
             result: Skippable::new(include.result, state.result),

@@ -25,6 +25,9 @@ pub struct JsonBatch<T>(pub T);
 /// The body of a call that can do without one; an empty body counts as `{}`.
 pub struct OptionalBody<T>(pub T);
 
+/// The body of a call that may carry many items and can do without any.
+pub struct OptionalBatch<T>(pub T);
+
 impl<T: DeserializeOwned> FromRequest<Arc<Engine>> for JsonBody<T> {
     type Rejection = Problem;
 
@@ -48,6 +51,15 @@ impl<T: DeserializeOwned> FromRequest<Arc<Engine>> for OptionalBody<T> {
 
     async fn from_request(request: Request, engine: &Arc<Engine>) -> Result<Self, Problem> {
         let bytes = collect(request, engine, engine.config.max_single_bytes()).await?;
+        parse(if bytes.is_empty() { b"{}" } else { &bytes }).map(Self)
+    }
+}
+
+impl<T: DeserializeOwned> FromRequest<Arc<Engine>> for OptionalBatch<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, engine: &Arc<Engine>) -> Result<Self, Problem> {
+        let bytes = collect(request, engine, engine.config.max_batch_bytes).await?;
         parse(if bytes.is_empty() { b"{}" } else { &bytes }).map(Self)
     }
 }
@@ -76,7 +88,23 @@ async fn collect(request: Request<Body>, engine: &Engine, limit: usize) -> Resul
 /// Parses a body. The second parse, which tracks where it is, runs only to explain a failure.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     let text = json_scan::scan(bytes).map_err(refused)?;
+    if !text.trim_start().starts_with('{') {
+        return Err(no_object(text));
+    }
     serde_json::from_str(text).map_err(|error| explain::<T>(text, &error))
+}
+
+/// The problem of a body that is no object: serde would take an array for one, field by field.
+fn no_object(text: &str) -> Problem {
+    match serde_json::from_str::<serde::de::IgnoredAny>(text) {
+        Ok(_) => Problem::invalid_field("body", "must be a JSON object"),
+        Err(error) => not_json(text, &error),
+    }
+}
+
+fn not_json(text: &str, error: &serde_json::Error) -> Problem {
+    let at = byte_position(text, error.line(), error.column());
+    Problem::new(Code::InvalidJson, format!("the body is not JSON at byte {at}: {}", message_of(error)))
 }
 
 fn refused(refusal: Refusal) -> Problem {
@@ -96,8 +124,7 @@ fn refused(refusal: Refusal) -> Problem {
 
 fn explain<T: DeserializeOwned>(text: &str, error: &serde_json::Error) -> Problem {
     if error.classify() != Category::Data {
-        let at = byte_position(text, error.line(), error.column());
-        return Problem::new(Code::InvalidJson, format!("the body is not JSON at byte {at}: {}", message_of(error)));
+        return not_json(text, error);
     }
     let deserializer = &mut serde_json::Deserializer::from_str(text);
     match serde_path_to_error::deserialize::<_, T>(deserializer) {
@@ -133,16 +160,33 @@ fn explain_field(path: &str, message: &str) -> Problem {
     } else if let Some(name) = named("duplicate field `") {
         Problem::invalid_field(join(name), "is given twice")
     } else if path.is_empty() {
-        Problem::invalid_field("body", format_args!("is not what this call wants: {message}"))
+        Problem::invalid_field("body", format_args!("is not what this call wants: {}", in_words(message)))
     } else if message.starts_with("must ") || message.starts_with("is not supported") {
         Problem::invalid_field(path, message)
     } else {
-        Problem::invalid_field(path, format_args!("is not valid: {message}"))
+        Problem::invalid_field(path, format_args!("is not valid: {}", in_words(message)))
     };
     match batch_index(path) {
         Some(index) => problem.at_index(index),
         None => problem,
     }
+}
+
+/// The message without the names that types have in this program.
+fn in_words(message: &str) -> String {
+    const NAMES: [(&str, &str); 7] = [
+        ("u16", "a whole number from 0 to 65535"),
+        ("u32", "a whole number that is not negative"),
+        ("u64", "a whole number that is not negative"),
+        ("usize", "a whole number that is not negative"),
+        ("i64", "a whole number"),
+        ("f64", "a number"),
+        ("a sequence", "an array"),
+    ];
+    let Some((given, expected)) = message.split_once(", expected ") else { return message.to_owned() };
+    let word = NAMES.iter().find(|(name, _)| *name == expected).map(|(_, word)| *word);
+    let word = word.or_else(|| expected.starts_with("struct ").then_some("an object"));
+    format!("{given}, expected {}", word.unwrap_or(expected))
 }
 
 /// The index in a path such as `tasks[3].priority`.

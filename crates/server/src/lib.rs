@@ -17,6 +17,8 @@ mod labels;
 mod maintenance;
 mod metrics;
 mod net;
+mod number;
+mod path;
 mod problem;
 mod query;
 mod recent;
@@ -56,9 +58,11 @@ pub async fn run(
         shutdown.await;
         close.send_replace(true);
         tokio::time::sleep(config.drain_delay).await;
+        // From here on workers cannot reach this node to renew their leases, so it must not
+        // decide that these lapsed.
+        drop(loops);
     };
     net::serve(listener, routes::router(&engine), &config, stop).await;
-    drop(loops);
     store.close().await;
     Ok(())
 }

@@ -24,14 +24,14 @@ use crate::problem::{Code, Problem};
 #[allow(dead_code, reason = "fields of later versions are refused while they are parsed")]
 pub struct SubmitBody {
     /// What kind of work; names the handler.
-    #[schema(value_type = String, example = "process_video")]
+    #[schema(value_type = String, example = "process_video", pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
     pub task_type: TaskType,
     /// What the handler gets; `{}` unless given.
     #[serde(default, deserialize_with = "some_json")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub parameters: Option<Json>,
     /// Where it waits; the type's queue or `default` unless given.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
     pub queue: Option<QueueName>,
     /// `critical`, `high`, `medium`, `low`, `bulk` or 0 to 9.
     #[schema(schema_with = crate::document::priority_schema, required = false)]
@@ -40,6 +40,7 @@ pub struct SubmitBody {
     #[schema(value_type = Option<Vec<String>>)]
     pub required_capabilities: Option<CapabilitySet>,
     /// Start this much later.
+    #[schema(minimum = 0)]
     pub delay_seconds: Option<f64>,
     /// Start at this time.
     #[schema(value_type = Option<String>, format = DateTime)]
@@ -48,8 +49,10 @@ pub struct SubmitBody {
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
     /// How long an attempt may take.
+    #[schema(exclusive_minimum = 0, maximum = 604_800)]
     pub timeout_seconds: Option<f64>,
     /// How many retries, 0 to 100.
+    #[schema(maximum = 100)]
     pub max_retries: Option<u32>,
     /// The delays between retries.
     #[schema(value_type = Option<Object>)]
@@ -65,23 +68,23 @@ pub struct SubmitBody {
     pub tags: Option<Tags>,
     /// Not supported yet.
     #[serde(default)]
-    #[schema(value_type = Option<String>)]
+    #[schema(schema_with = crate::document::not_yet_schema, required = false)]
     pub ordering_key: NotYet,
     /// Not supported yet.
     #[serde(default)]
-    #[schema(value_type = Option<String>)]
+    #[schema(schema_with = crate::document::not_yet_schema, required = false)]
     pub ordering_on_failure: NotYet,
     /// Not supported yet.
     #[serde(default)]
-    #[schema(value_type = Option<String>)]
+    #[schema(schema_with = crate::document::not_yet_schema, required = false)]
     pub concurrency_key: NotYet,
     /// Not supported yet.
     #[serde(default)]
-    #[schema(value_type = Option<u32>)]
+    #[schema(schema_with = crate::document::not_yet_schema, required = false)]
     pub concurrency_limit: NotYet,
     /// Not supported yet.
     #[serde(default)]
-    #[schema(value_type = Option<Object>)]
+    #[schema(schema_with = crate::document::not_yet_schema, required = false)]
     pub unique: NotYet,
 }
 
@@ -97,6 +100,12 @@ impl<'a> Builder<'a> {
     /// A builder for the tasks of one request.
     pub fn new(engine: &'a Engine, settings: &'a Settings, trace_parent: Option<Text>) -> Self {
         Self { engine, settings, now: engine.store.now(), trace_parent }
+    }
+
+    /// The same builder for tasks that belong to another trace.
+    #[must_use]
+    pub fn in_trace(&self, trace_parent: Option<Text>) -> Self {
+        Self { trace_parent, ..*self }
     }
 
     /// The task to be stored.

@@ -40,6 +40,9 @@ async fn fields_that_are_wrong_are_named() {
     let long = "x".repeat(257);
     for (body, code, field) in [
         (json!([]), "invalid_field", "body"),
+        (json!(["t", null, null, null, null, null, null, null, null, null]), "invalid_field", "body"),
+        (json!("t"), "invalid_field", "body"),
+        (json!(null), "invalid_field", "body"),
         (json!({}), "missing_field", "task_type"),
         (json!({"task_type": 7}), "invalid_field", "task_type"),
         (json!({"task_type": null}), "invalid_field", "task_type"),
@@ -81,6 +84,12 @@ async fn fields_that_are_wrong_are_named() {
         let answer = client.json("POST", "/api/v1/tasks", &body).await;
         assert_eq!(answer.refused(400, code), Some(field), "{body}: {}", answer.text);
     }
+    // What is wrong is said in words that a reader of the API knows.
+    let answer = client.json("POST", "/api/v1/tasks", &json!({"task_type": "t", "max_retries": "3"})).await;
+    assert_eq!(
+        answer.body["detail"],
+        "max_retries is not valid: invalid type: string \"3\", expected a whole number that is not negative"
+    );
     let tags: serde_json::Map<_, _> = (0..33).map(|n| (format!("k{n}"), json!("v"))).collect();
     let answer = client.json("POST", "/api/v1/tasks", &json!({"task_type": "t", "tags": tags})).await;
     assert_eq!(answer.refused(400, "invalid_field"), Some("tags"));
@@ -216,6 +225,9 @@ async fn what_does_not_exist() {
     client.get("/api/v1/task-types/none").await.refused(404, "task_type_not_found");
     client.call("DELETE", "/api/v1/task-types/none", b"").await.refused(404, "task_type_not_found");
     client.get("/api/v2/tasks").await.refused(404, "not_found");
+    for path in ["/api/v1/tasks/%ff", "/api/v1/queues/%ff", "/api/v1/task-types/%c3%28", "/api/v1/dlq/%ff"] {
+        client.get(path).await.refused(404, "not_found");
+    }
     client.get("/api/v1/tasks/x/y/z").await.refused(404, "not_found");
     let answer = client.call("PUT", "/api/v1/tasks", b"").await;
     answer.refused(405, "method_not_allowed");
@@ -270,6 +282,19 @@ async fn bytes_that_are_not_http_do_not_hurt() {
     }
     let mut client = Client::new(&server).await;
     client.get("/healthz").await.ok(200);
+    // What can be told apart from HTTP/2 and is no HTTP/1 either is answered, not just cut off.
+    client.send(b"NONSENSE\r\n\r\n").await;
+    assert_eq!(client.read().await.status, 400);
+}
+
+#[tokio::test]
+async fn half_of_the_next_request_does_not_hold_back_an_answer() {
+    let server = start().await;
+    let mut client = Client::new(&server).await;
+    client.send(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\nGET /readyz HTTP/1.1\r\nho").await;
+    client.read().await.ok(200);
+    client.send(b"st: x\r\n\r\n").await;
+    client.read().await.ok(200);
 }
 
 #[tokio::test]

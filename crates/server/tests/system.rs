@@ -95,6 +95,23 @@ async fn shutdown_ends_long_polls_and_lets_requests_finish() {
 }
 
 #[tokio::test]
+async fn connections_without_a_request_do_not_hold_up_the_end() {
+    let mut server = start().await;
+    let mut idle = Vec::new();
+    for bytes in [&b""[..], b"PRI", b"GET /heal"] {
+        let mut client = Client::new(&server).await;
+        client.send(bytes).await;
+        idle.push(client);
+    }
+    let mut used = Client::new(&server).await;
+    used.get("/healthz").await.ok(200);
+    server.stop.take().expect("not stopped yet").send(()).expect("the server listens");
+    let ended = tokio::time::timeout(Duration::from_secs(5), server.stopped).await.expect("in time");
+    ended.expect("no panic").expect("a clean end");
+    drop((idle, used));
+}
+
+#[tokio::test]
 async fn a_store_that_is_gone_is_told_with_what_may_have_happened() {
     let server = start().await;
     let mut client = Client::new(&server).await;

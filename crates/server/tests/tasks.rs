@@ -213,6 +213,43 @@ async fn bulk_calls_count_first_and_want_a_filter_or_a_word() {
 }
 
 #[tokio::test]
+async fn whole_numbers_are_written_without_a_fraction() {
+    let server = start().await;
+    let mut client = Client::new(&server).await;
+    let id = client.submit(&json!({"task_type": "t", "timeout_seconds": 90.0})).await;
+    let task = client.get(&format!("/api/v1/tasks/{id}")).await.text;
+    assert!(task.contains(r#""timeout_seconds":90,"#), "{task}");
+    let stats = client.get("/api/v1/queue/stats").await.text;
+    assert!(stats.contains(r#""low":{"depth":0,"oldest_age_seconds":0,"#), "{stats}");
+    let body = json!({"timeout_seconds": 30, "retry": {"strategy": "list", "delays": [1, 2.5], "factor": 3},
+        "retention": {"completed_days": 7}});
+    let changed = client.json("PUT", "/api/v1/task-types/t", &body).await.text;
+    for part in [
+        r#""timeout_seconds":30,"#,
+        r#""delays":[1,2.5]"#,
+        r#""factor":3,"#,
+        r#""completed_days":7}"#,
+    ] {
+        assert!(changed.contains(part), "{part} is not in {changed}");
+    }
+}
+
+#[tokio::test]
+async fn a_filter_takes_priorities_as_everything_does() {
+    let server = start().await;
+    let mut client = Client::new(&server).await;
+    client.submit(&json!({"task_type": "t", "priority": 7})).await;
+    client.submit(&json!({"task_type": "t", "priority": 6})).await;
+    for (priority, matched) in [(json!(7), 1), (json!("high"), 1), (json!(6), 1), (json!("6"), 1), (json!(5), 0)] {
+        let body = json!({"priority": priority, "dry_run": true});
+        let counted = client.json("POST", "/api/v1/tasks/cancel", &body).await.ok(200);
+        assert_eq!(counted["matched"], matched, "{priority}");
+    }
+    let answer = client.json("POST", "/api/v1/tasks/cancel", &json!({"priority": 10})).await;
+    assert_eq!(answer.refused(400, "invalid_field"), Some("priority"));
+}
+
+#[tokio::test]
 async fn a_paced_batch_is_spread_out() {
     let server = start().await;
     let mut client = Client::new(&server).await;

@@ -19,7 +19,7 @@ async fn register_poll_result() {
     let registered = client.json("POST", "/internal/workers/register", &json!({})).await.ok(201);
     assert_eq!(
         (&registered["poll_interval_ms"], &registered["heartbeat_interval_ms"], &registered["lease_seconds"]),
-        (&json!(1000), &json!(10_000), &json!(30.0))
+        (&json!(1000), &json!(10_000), &json!(30))
     );
     let worker = registered["worker_id"].as_str().expect("an id");
     let id = client
@@ -320,4 +320,61 @@ async fn a_lapsed_lease_comes_back_promptly() {
     );
     let stats = client.get("/api/v1/queue/stats").await.ok(200);
     assert_eq!(stats["recovery"]["lease_expiries_last_hour"], 1);
+}
+
+#[tokio::test]
+async fn calls_that_need_no_field_need_no_body() {
+    let server = start().await;
+    let mut client = Client::new(&server).await;
+    let registered = client.call("POST", "/internal/workers/register", b"").await.ok(201);
+    let worker = registered["worker_id"].as_str().expect("an id");
+    let beaten = client.call("POST", &format!("/internal/workers/{worker}/heartbeat"), b"").await.ok(200);
+    assert_eq!(beaten["acknowledged"], true);
+    let workers = client.get("/api/v1/workers").await.ok(200);
+    assert_eq!(workers["items"][0]["capacity"], 5);
+}
+
+#[tokio::test]
+async fn follow_ups_stay_in_the_trace() {
+    const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let server = start().await;
+    let mut client = Client::new(&server).await;
+    let worker = client.register().await;
+    for _ in 0..3 {
+        let head = format!("traceparent: {PARENT}\r\n");
+        client.call_with("POST", "/api/v1/tasks", &head, br#"{"task_type":"t"}"#).await.ok(201);
+    }
+    let polled = client.poll(&worker, 3).await;
+    let done = |index: usize| {
+        let mut done = result(&polled["tasks"][index], "completed");
+        done["enqueue"] = json!([{"task_type": "next"}]);
+        done
+    };
+    let (result_path, poll_path) =
+        (format!("/internal/workers/{worker}/result"), format!("/internal/workers/{worker}/poll"));
+    let single = client.json("POST", &result_path, &done(0)).await.ok(200);
+    let many = client.json("POST", &result_path, &json!({"results": [done(1)]})).await.ok(200);
+    let riding = json!({"available_capacity": 0, "results": [done(2)]});
+    let riding = client.json("POST", &poll_path, &riding).await.ok(200);
+    for enqueued in [&single, &many["results"][0], &riding["results"][0]] {
+        let id = enqueued["enqueued"][0].as_str().expect("a follow-up");
+        let next = client.get(&format!("/api/v1/tasks/{id}")).await.ok(200);
+        assert_eq!(next["trace_id"], "0af7651916cd43dd8448eb211c80319c");
+    }
+}
+
+#[tokio::test]
+async fn a_task_that_waits_again_is_assigned_to_nobody() {
+    let server = start().await;
+    let mut client = Client::new(&server).await;
+    let worker = client.register().await;
+    let id = client.submit(&json!({"task_type": "t"})).await;
+    let (task, results) = (format!("/api/v1/tasks/{id}"), format!("/internal/workers/{worker}/result"));
+    let polled = client.poll(&worker, 1).await;
+    assert_eq!(client.get(&task).await.ok(200)["assigned_worker_id"], worker.as_str());
+    client.json("POST", &results, &result(&polled["tasks"][0], "released")).await.ok(200);
+    assert_eq!(client.get(&task).await.ok(200)["assigned_worker_id"], Value::Null);
+    let polled = client.poll(&worker, 1).await;
+    client.json("POST", &results, &result(&polled["tasks"][0], "completed")).await.ok(200);
+    assert_eq!(client.get(&task).await.ok(200)["assigned_worker_id"], worker.as_str());
 }

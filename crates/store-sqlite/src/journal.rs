@@ -241,8 +241,9 @@ impl Journal for SqliteJournal {
         self.execute("DELETE FROM claims WHERE first = ?1", params![first as i64])
     }
 
-    fn put_ended(&mut self, key: TaskKey, ended: &Ended) -> JournalResult<()> {
-        let sql = "INSERT OR REPLACE INTO ended (key, status, reason, version, attempt, retries, crashes, timeouts,
+    fn insert_ended(&mut self, key: TaskKey, ended: &Ended) -> JournalResult<()> {
+        // Not OR REPLACE: with an index to keep in step that would copy every page it touches for a partial undo.
+        let sql = "INSERT INTO ended (key, status, reason, version, attempt, retries, crashes, timeouts,
             ready_at, run_at, started_at, ended_at, worker, applied_claim, applied_digest, applied_status, event_nos,
             keep_until, result)
             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)";

@@ -138,7 +138,7 @@ impl Journal for MemoryJournal {
         Ok(())
     }
 
-    fn put_ended(&mut self, key: TaskKey, ended: &Ended) -> JournalResult<()> {
+    fn insert_ended(&mut self, key: TaskKey, ended: &Ended) -> JournalResult<()> {
         self.rows().ended.insert(key, ended.clone());
         Ok(())
     }

@@ -39,6 +39,9 @@ pub enum Stage {
     SubmitX32,
     /// Calls of 100 tasks
     Bulk100,
+    /// Calls of 100 tasks, 32 in flight
+    #[value(name = "bulk100x32")]
+    Bulk100x32,
     /// Calls of 1,000 tasks
     Bulk1000,
     /// Waiting tasks worked off by one worker
@@ -120,6 +123,13 @@ impl Loader<'_> {
         let mut report = Report { pss_bytes_before: self.pss_bytes()?, ..Report::default() };
         let tasks_max = self.options.submit_tasks_max;
         let shape = |name, connections, per_call| Shape { name, connections, per_call, tasks_max };
+        // First: the disk is still busy for a while after the heavy stages.
+        if self.wants(Stage::Pickup) {
+            let every = Duration::from_millis(self.options.pickup_every_ms);
+            let measured = self.bounded("pickup", pickup::run(&self.session, self.options.pickup_tasks, every)).await?;
+            report.pickup = Some(measured.pickup);
+            report.idle_submit = Some(measured.submit);
+        }
         if self.wants(Stage::SubmitX1) {
             report.submit_x1 = Some(self.submit(shape("x1", 1, 1)).await?);
         }
@@ -129,17 +139,14 @@ impl Loader<'_> {
         if self.wants(Stage::Bulk100) {
             report.bulk_100 = Some(self.submit(shape("bulk100", 1, 100)).await?);
         }
+        if self.wants(Stage::Bulk100x32) {
+            report.bulk_100_x32 = Some(self.submit(shape("bulk100x32", 32, 100)).await?);
+        }
         if self.wants(Stage::Bulk1000) {
             report.bulk_1000 = Some(self.submit(shape("bulk1000", 1, 1_000)).await?);
         }
         if self.wants(Stage::Drain) {
             self.drain(&mut report).await?;
-        }
-        if self.wants(Stage::Pickup) {
-            let every = Duration::from_millis(self.options.pickup_every_ms);
-            let measured = self.bounded("pickup", pickup::run(&self.session, self.options.pickup_tasks, every)).await?;
-            report.pickup = Some(measured.pickup);
-            report.idle_submit = Some(measured.submit);
         }
         if !self.options.leave && self.leftover_tasks > 0 {
             self.say(&format!("working off {} tasks that are left over", self.leftover_tasks));

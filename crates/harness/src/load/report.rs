@@ -37,6 +37,8 @@ pub struct Report {
     pub submit_x32: Option<Rate>,
     /// Calls of 100 tasks.
     pub bulk_100: Option<Rate>,
+    /// Calls of 100 tasks, 32 in flight.
+    pub bulk_100_x32: Option<Rate>,
     /// Calls of 1,000 tasks.
     pub bulk_1000: Option<Rate>,
     /// Waiting tasks worked off.
@@ -62,6 +64,7 @@ impl fmt::Display for Report {
             ("submit x1", self.submit_x1),
             ("submit x32", self.submit_x32),
             ("bulk 100", self.bulk_100),
+            ("bulk 100 x32", self.bulk_100_x32),
             ("bulk 1000", self.bulk_1000),
             ("drain", self.drain),
         ];

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use windlass_core::ids::{LeaseToken, TaskId};
@@ -19,6 +19,7 @@ use super::worker_calls::Acknowledged;
 use super::worker_id;
 use crate::engine::Engine;
 use crate::json_body::{JsonBody, some_json};
+use crate::path::Path;
 use crate::problem::Problem;
 use crate::results::Given;
 use crate::submit::check_size;
@@ -32,6 +33,7 @@ pub struct ProgressBody {
     #[schema(value_type = String)]
     lease_token: Given<LeaseToken>,
     /// 0 to 100.
+    #[schema(minimum = 0, maximum = 100)]
     percent: f64,
     message: Option<String>,
     step: Option<u32>,

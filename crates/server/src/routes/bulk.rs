@@ -11,6 +11,7 @@ use windlass_core::filter::TaskFilter;
 use windlass_core::ids::TaskId;
 use windlass_core::limits;
 use windlass_core::names::cut;
+use windlass_core::priority::Priority;
 use windlass_core::status::Status;
 use windlass_core::store::Requeue;
 
@@ -27,7 +28,8 @@ pub struct CancelManyBody {
     status: Option<String>,
     queue: Option<String>,
     task_type: Option<String>,
-    priority: Option<String>,
+    #[schema(schema_with = crate::document::priority_schema, required = false)]
+    priority: Option<Priority>,
     tenant: Option<String>,
     /// `key:value`.
     tag: Option<String>,
@@ -38,6 +40,7 @@ pub struct CancelManyBody {
     parameter: Option<String>,
     q: Option<String>,
     /// At most this many.
+    #[schema(minimum = 1)]
     limit: Option<usize>,
     /// Count only.
     #[serde(default)]
@@ -65,10 +68,11 @@ pub struct DeadLettersBody {
     after: Option<String>,
     q: Option<String>,
     /// At most this many.
+    #[schema(minimum = 1)]
     limit: Option<usize>,
     /// Not supported yet.
     #[serde(default)]
-    #[schema(value_type = Option<f64>)]
+    #[schema(schema_with = crate::document::not_yet_schema, required = false)]
     #[allow(dead_code, reason = "refused while it is parsed")]
     rate_per_second: NotYet,
     /// Count only.
@@ -119,7 +123,7 @@ pub async fn cancel_many(
         status: body.status,
         queue: body.queue,
         task_type: body.task_type,
-        priority: body.priority,
+        priority: body.priority.map(|priority| priority.to_string()),
         tenant: body.tenant,
         tag: body.tag,
         worker_id: body.worker_id,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use serde::Deserialize;
 use utoipa::ToSchema;
 use windlass_core::actor::Actor;
@@ -20,6 +20,7 @@ use super::task_id;
 use crate::document::{EventDocument, Include, TaskDocument, TaskPage};
 use crate::engine::Engine;
 use crate::json_body::{OptionalBody, some_json};
+use crate::path::Path;
 use crate::problem::{Code, Problem, refused_change};
 use crate::query::Args;
 use crate::submit::check_size;

@@ -41,6 +41,7 @@ pub struct TaskQuery {
     /// `parameters`, `result` or both with a comma.
     include: Option<String>,
     /// 1 to 1,000; 50 unless given.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000)]
     limit: Option<String>,
     /// The `next_cursor` of the page before.
     cursor: Option<String>,
@@ -111,6 +112,7 @@ pub struct DeadLetterQuery {
     /// `parameters`, `result` or both with a comma.
     include: Option<String>,
     /// 1 to 1,000; 50 unless given.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000)]
     limit: Option<String>,
     /// The `next_cursor` of the page before.
     cursor: Option<String>,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
@@ -19,12 +19,13 @@ use windlass_core::store::{ClaimRequest, Claimed, StoreError, WorkerError};
 use windlass_core::task::{ClaimedTask, Tags};
 use windlass_core::time::Timestamp;
 
-use super::result::finish;
+use super::result::{Traces, finish};
 use super::worker_id;
 use crate::delivery::{DeliveryBody, Undelivered};
 use crate::document::seconds;
 use crate::engine::Engine;
 use crate::json_body::JsonBatch;
+use crate::path::Path;
 use crate::problem::Problem;
 use crate::results::{ResultAnswer, ResultBody, check_count};
 
@@ -59,6 +60,7 @@ pub struct ClaimedDocument {
     priority: Priority,
     attempt: u32,
     max_retries: u32,
+    #[serde(serialize_with = "crate::number::plain")]
     timeout_seconds: f64,
     /// Must come with every word about this attempt.
     #[schema(value_type = String)]
@@ -140,10 +142,11 @@ pub async fn poll(
         let (claimed, undelivered) = claim(&engine, request, wait).await?;
         (Vec::new(), claimed, undelivered)
     } else {
+        let traces = Traces::of(&engine, &results).await?;
         // Enqueued in this order, so that results and claim share one transaction of the
         // store and the room that a result makes is there for the claim.
         let (answers, claimed) =
-            tokio::join!(finish(&engine, worker, results), claim(&engine, request, Duration::ZERO));
+            tokio::join!(finish(&engine, worker, results, &traces), claim(&engine, request, Duration::ZERO));
         let (claimed, undelivered) = claimed?;
         (answers?, claimed, undelivered)
     };

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use windlass_core::names::QueueName;
@@ -16,6 +16,7 @@ use windlass_core::time::Timestamp;
 use super::settings_body::SettingsBody;
 use crate::document::seconds;
 use crate::engine::Engine;
+use crate::path::Path;
 use crate::problem::{Code, Problem};
 use crate::query::{Args, page_limit, read};
 
@@ -38,8 +39,10 @@ pub struct QueueDocument {
     policy: PolicyKind,
     /// Offsets in seconds that differ from the defaults.
     offsets: BTreeMap<String, i64>,
+    #[serde(serialize_with = "crate::number::plain")]
     overdue_share: f64,
     depth: DepthDocument,
+    #[serde(serialize_with = "crate::number::plain_within")]
     #[schema(value_type = Option<Object>)]
     retention: Option<Retention>,
     paused: bool,
@@ -50,6 +53,7 @@ pub struct QueueDocument {
     /// Tasks that run.
     executing: u64,
     /// How long the oldest ready task has waited.
+    #[serde(serialize_with = "crate::number::plain_or_null")]
     oldest_age_seconds: Option<f64>,
 }
 
@@ -81,6 +85,7 @@ pub struct QueuePage {
 #[into_params(parameter_in = Query)]
 pub struct NameQuery {
     /// 1 to 1,000; 50 unless given.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000)]
     limit: Option<String>,
     /// The `next_cursor` of the page before.
     cursor: Option<String>,

@@ -4,17 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use windlass_core::ids::{LeaseToken, TaskId, WorkerId};
 use windlass_core::json::Json as RawJson;
+use windlass_core::names::Text;
 use windlass_core::store::{Each, Finish, Finished, LeaseError};
 
 use super::task_actions::only;
 use super::worker_id;
 use crate::engine::Engine;
 use crate::json_body::{JsonBatch, some_json};
+use crate::path::Path;
 use crate::problem::Problem;
 use crate::results::{ErrorBody, Given, ResultAnswer, ResultBody, ResultStatus, check_count, is_lost};
 use crate::submit::{Builder, SubmitBody};
@@ -73,7 +75,8 @@ pub async fn result(
             return Err(Problem::invalid_field("results", "cannot be given together with a single result"));
         }
         check_count(&results)?;
-        return Ok(Json(ResultReply::Many { results: finish(&engine, worker, results).await? }));
+        let traces = Traces::of(&engine, &results).await?;
+        return Ok(Json(ResultReply::Many { results: finish(&engine, worker, results, &traces).await? }));
     }
     let single = ResultBody {
         task_id: body.task_id.ok_or_else(|| Problem::missing_field("task_id"))?,
@@ -84,8 +87,10 @@ pub async fn result(
         snooze_seconds: body.snooze_seconds,
         enqueue: body.enqueue,
     };
+    let traces = Traces::of(&engine, std::slice::from_ref(&single)).await?;
     let settings = engine.store.settings();
-    let finish = single.into_finish(&Builder::new(&engine, &settings, None), engine.config.max_payload_bytes)?;
+    let builder = traces.builder(&Builder::new(&engine, &settings, None), &single);
+    let finish = single.into_finish(&builder, engine.config.max_payload_bytes)?;
     match only(engine.store.finish(worker, vec![finish]).await)? {
         Ok(finished) => Ok(Json(ResultReply::One {
             acknowledged: true,
@@ -101,13 +106,42 @@ pub async fn result(
     }
 }
 
+/// The traces of tasks whose results bring follow-ups: a follow-up belongs to the trace of
+/// the task that made it.
+#[derive(Default)]
+pub struct Traces(BTreeMap<TaskId, Text>);
+
+impl Traces {
+    /// Looks the tasks up, if there are any.
+    pub async fn of(engine: &Engine, results: &[ResultBody]) -> Result<Self, Problem> {
+        let brings_more = |result: &&ResultBody| result.enqueue.as_ref().is_some_and(|tasks| !tasks.is_empty());
+        let ids: Vec<_> = results.iter().filter(brings_more).filter_map(|result| result.task_id.0).collect();
+        if ids.is_empty() {
+            return Ok(Self::default());
+        }
+        let tasks = engine.store.get(ids).await?;
+        let traced = tasks.into_iter().flatten().filter_map(|task| Some((task.id, task.spec.trace_parent?)));
+        Ok(Self(traced.collect()))
+    }
+
+    fn builder<'a>(&self, builder: &Builder<'a>, result: &ResultBody) -> Builder<'a> {
+        builder.in_trace(result.task_id.0.and_then(|id| self.0.get(&id).cloned()))
+    }
+}
+
 /// Hands results to the store; each is answered for itself.
-pub async fn finish(engine: &Engine, worker: WorkerId, results: Vec<ResultBody>) -> Result<Vec<ResultAnswer>, Problem> {
+pub async fn finish(
+    engine: &Engine,
+    worker: WorkerId,
+    results: Vec<ResultBody>,
+    traces: &Traces,
+) -> Result<Vec<ResultAnswer>, Problem> {
     let settings = engine.store.settings();
     let builder = Builder::new(engine, &settings, None);
     let ids: Vec<_> = results.iter().map(|result| result.task_id.0).collect();
     let (mut sent, mut refused) = (Vec::with_capacity(results.len()), BTreeMap::new());
     for (index, result) in results.into_iter().enumerate() {
+        let builder = traces.builder(&builder, &result);
         match result.into_finish(&builder, engine.config.max_payload_bytes) {
             Ok(finish) => sent.push(finish),
             Err(problem) => {

@@ -22,6 +22,7 @@ pub struct Standing {
     /// Tasks that are ready.
     depth: u64,
     /// How long the oldest ready task has waited.
+    #[serde(serialize_with = "crate::number::plain")]
     oldest_age_seconds: f64,
     /// Tasks that run.
     executing: u64,
@@ -95,8 +96,11 @@ pub struct Throughput {
 /// From ready to claimed, over five minutes.
 #[derive(Serialize, ToSchema)]
 pub struct WaitSeconds {
+    #[serde(serialize_with = "crate::number::plain_or_null")]
     p50: Option<f64>,
+    #[serde(serialize_with = "crate::number::plain_or_null")]
     p95: Option<f64>,
+    #[serde(serialize_with = "crate::number::plain_or_null")]
     p99: Option<f64>,
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use windlass_core::actor::Actor;
@@ -21,6 +21,7 @@ use crate::document::{Include, ProgressDocument, TaskDocument};
 use crate::engine::Engine;
 use crate::explain::{self, Explanation, Known};
 use crate::json_body::{JsonBody, OptionalBody};
+use crate::path::Path;
 use crate::problem::{Code, Problem, refused_change};
 
 /// A task after a change.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -17,6 +17,7 @@ use super::task_id;
 use crate::document::{EventDocument, Include, TaskDocument, TaskPage};
 use crate::engine::Engine;
 use crate::json_body::{JsonBatch, JsonBody, NotYet};
+use crate::path::Path;
 use crate::problem::Problem;
 use crate::query::{Args, read};
 use crate::submit::{Builder, SubmitBody, pace, refused_submit, trace_parent};
@@ -31,6 +32,7 @@ pub struct SubmittedDocument {
     /// About how many tasks of the same or higher priority are ahead.
     queue_position: u64,
     /// The position over the recent drain rate; null until there is one.
+    #[serde(serialize_with = "crate::number::plain_or_null")]
     estimated_wait_seconds: Option<f64>,
     /// Whether the task was there before, by its idempotency key.
     deduplicated: bool,
@@ -72,7 +74,7 @@ pub struct BatchBody {
     tasks: Vec<SubmitBody>,
     /// Not supported yet.
     #[serde(default)]
-    #[schema(value_type = Option<Object>)]
+    #[schema(schema_with = crate::document::not_yet_schema, required = false)]
     #[allow(dead_code, reason = "refused while it is parsed")]
     group: NotYet,
     /// Start the tasks at this pace instead of all at once.
@@ -132,6 +134,7 @@ pub struct GetQuery {
     /// `history` adds the events of the task.
     include: Option<String>,
     /// Hold the request until the task has ended, at most this many seconds (up to 60).
+    #[param(value_type = Option<f64>, minimum = 0, maximum = 60)]
     wait: Option<String>,
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -17,6 +17,7 @@ use super::queues::NameQuery;
 use super::settings_body::SettingsBody;
 use crate::document::seconds;
 use crate::engine::Engine;
+use crate::path::Path;
 use crate::problem::{Code, Problem};
 use crate::query::Args;
 
@@ -30,12 +31,15 @@ pub struct TypeDocument {
     queue: Option<QueueName>,
     #[schema(schema_with = crate::document::priority_schema, required = false)]
     priority: Option<Priority>,
+    #[serde(serialize_with = "crate::number::plain_or_null")]
     timeout_seconds: Option<f64>,
     max_retries: Option<u32>,
+    #[serde(serialize_with = "crate::number::plain_within")]
     #[schema(value_type = Option<Object>)]
     retry: Option<RetryPolicy>,
     dead_letter: Option<bool>,
     max_crashes: Option<u32>,
+    #[serde(serialize_with = "crate::number::plain_within")]
     #[schema(value_type = Option<Object>)]
     retention: Option<Retention>,
     paused: bool,
@@ -49,7 +53,8 @@ pub struct TypeChangeBody {
     /// The queue of tasks that name none.
     queue: Option<String>,
     /// The priority of tasks that name none.
-    priority: Option<String>,
+    #[schema(schema_with = crate::document::priority_schema, required = false)]
+    priority: Option<Priority>,
     timeout_seconds: Option<f64>,
     max_retries: Option<u32>,
     #[schema(value_type = Option<Object>)]

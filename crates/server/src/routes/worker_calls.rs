@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -17,7 +17,8 @@ use windlass_core::worker::{Health, WorkerProfile};
 use super::worker_id;
 use crate::document::seconds;
 use crate::engine::Engine;
-use crate::json_body::{JsonBatch, JsonBody};
+use crate::json_body::{OptionalBatch, OptionalBody};
+use crate::path::Path;
 use crate::problem::{Code, Problem};
 use crate::results::Given;
 
@@ -32,6 +33,7 @@ pub struct RegisterBody {
     #[schema(value_type = Option<Vec<String>>)]
     capabilities: Option<CapabilitySet>,
     /// How many tasks it runs at once; 5 unless given.
+    #[schema(minimum = 1, maximum = 10_000)]
     capacity: Option<u32>,
     /// The queues it serves; all unless given.
     #[schema(value_type = Option<Vec<String>>)]
@@ -56,6 +58,7 @@ pub struct RegisteredDocument {
     worker_id: WorkerId,
     poll_interval_ms: u64,
     heartbeat_interval_ms: u64,
+    #[serde(serialize_with = "crate::number::plain")]
     lease_seconds: f64,
 }
 
@@ -64,7 +67,7 @@ pub struct RegisteredDocument {
     responses((status = 201, body = RegisteredDocument)))]
 pub async fn register(
     State(engine): State<Arc<Engine>>,
-    JsonBody(body): JsonBody<RegisterBody>,
+    OptionalBody(body): OptionalBody<RegisterBody>,
 ) -> Result<(StatusCode, Json<RegisteredDocument>), Problem> {
     if engine.is_closing() {
         let detail = "this node is shutting down; register with another one or again in a moment";
@@ -165,7 +168,7 @@ pub struct HeartbeatDocument {
 pub async fn heartbeat(
     State(engine): State<Arc<Engine>>,
     Path(id): Path<String>,
-    JsonBatch(body): JsonBatch<HeartbeatBody>,
+    OptionalBatch(body): OptionalBatch<HeartbeatBody>,
 ) -> Result<Json<HeartbeatDocument>, Problem> {
     let worker = worker_id(&id)?;
     check_health(body.health.as_ref())?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use windlass_core::ids::{TaskId, WorkerId};
@@ -14,6 +14,7 @@ use windlass_core::worker::{Health, Worker};
 use super::worker_calls::Acknowledged;
 use super::worker_id;
 use crate::engine::Engine;
+use crate::path::Path;
 use crate::problem::Problem;
 use crate::query::{Args, page_limit, read};
 
@@ -47,6 +48,7 @@ pub struct WorkerDocument {
     registered_at: Timestamp,
     #[schema(value_type = String, format = DateTime)]
     last_heartbeat_at: Timestamp,
+    #[serde(serialize_with = "crate::number::plain_within")]
     #[schema(value_type = Option<Object>)]
     health: Option<Health>,
     completed: u64,
@@ -68,6 +70,7 @@ pub struct WorkerQuery {
     /// Only those of this status.
     status: Option<String>,
     /// 1 to 1,000; 50 unless given.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000)]
     limit: Option<String>,
     /// The `next_cursor` of the page before.
     cursor: Option<String>,
