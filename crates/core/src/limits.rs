@@ -71,6 +71,8 @@ pub const SETTINGS: usize = 10_000;
 pub const IDEMPOTENCY_WINDOW: Duration = Duration::from_secs(24 * 3600);
 /// Failed attempts whose errors are kept on a task; the oldest in between go first.
 pub const ATTEMPTS_KEPT: usize = 128;
+/// Event rows that a task leads to: the first quarter and the newest; the feed of all events has the rest.
+pub const HISTORY_ROWS: usize = 256;
 /// Distinct task types shown as metric labels; the rest are `other`.
 pub const METRIC_TYPES: usize = 200;
 /// Shortest lease: below this a busy machine lapses leases of healthy workers.

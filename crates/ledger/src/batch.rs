@@ -19,6 +19,8 @@ use crate::waiters::ClaimReply;
 /// a waiting worker is served in the transaction of the submit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Order {
+    /// Renewals: whatever waited with them, a lease that was renewed in time does not lapse. They write nothing.
+    Renew,
     Finish,
     Change,
     Submit,
@@ -39,6 +41,8 @@ pub trait Operation: Send {
     fn writes(&self) -> bool;
     /// Its place inside a transaction.
     fn rank(&self) -> u8;
+    /// How many items it has: what a transaction is bounded by.
+    fn weight(&self) -> usize;
     /// Does it inside the open transaction. May be run again after a roll-back.
     fn run(&mut self, ledger: &mut Ledger, journal: &mut dyn Journal, served: &mut ServedClaims) -> JournalResult<()>;
     /// Tells the caller, after the commit or the failure. May have something left to do.
@@ -52,6 +56,7 @@ pub struct ServedClaims(Vec<Served>);
 /// A call with input, work and reply.
 pub(crate) struct Call<I, O> {
     pub(crate) order: Order,
+    pub(crate) weight: usize,
     pub(crate) input: I,
     pub(crate) work: fn(&mut Desk<'_>, &I) -> JournalResult<O>,
     pub(crate) output: Option<O>,
@@ -60,11 +65,15 @@ pub(crate) struct Call<I, O> {
 
 impl<I: Send, O: Send> Operation for Call<I, O> {
     fn writes(&self) -> bool {
-        self.order != Order::Read
+        !matches!(self.order, Order::Read | Order::Renew)
     }
 
     fn rank(&self) -> u8 {
         self.order as u8
+    }
+
+    fn weight(&self) -> usize {
+        self.weight
     }
 
     fn run(&mut self, ledger: &mut Ledger, journal: &mut dyn Journal, served: &mut ServedClaims) -> JournalResult<()> {
@@ -101,7 +110,13 @@ impl Operation for ClaimCall {
         Order::Claim as u8
     }
 
+    fn weight(&self) -> usize {
+        self.request.up_to.max(1)
+    }
+
     fn run(&mut self, ledger: &mut Ledger, journal: &mut dyn Journal, _: &mut ServedClaims) -> JournalResult<()> {
+        // What an earlier run got was rolled back with it.
+        self.outcome = None;
         if self.reply.is_closed() {
             return Ok(());
         }
@@ -142,6 +157,7 @@ pub(crate) fn give_back(worker: WorkerId, claimed: Claimed) -> Option<Box<dyn Op
     let (reply, _) = oneshot::channel();
     Some(Box::new(Call {
         order: Order::Finish,
+        weight: results.len(),
         input: (worker, results),
         work: |desk, (worker, results)| desk.ledger.finish(desk.journal, *worker, results).map(|_| ()),
         output: None,
@@ -221,17 +237,34 @@ impl<J: Journal> Writer<J> {
                     self.run_or_split(batch, left)?;
                     return self.run_or_split(second, left);
                 }
-                let failure = if error.fatal {
-                    StoreError::unknown(error.reason.clone())
-                } else {
-                    StoreError::not_applied(error.reason.clone())
-                };
-                for operation in batch {
-                    left.extend(operation.answer(&mut self.ledger, Some(&failure)));
+                // A full disk is no reason to refuse what writes nothing.
+                let (batch, harmless): (Vec<_>, Vec<_>) = batch.into_iter().partition(|operation| operation.writes());
+                if !error.fatal && !batch.is_empty() && !harmless.is_empty() {
+                    self.ledger.lanes_changed = false;
+                    self.run_or_split(harmless, left)?;
+                    self.ledger.lanes_changed = true;
+                    return self.refuse(batch, &error, left);
                 }
-                if error.fatal { Err(error) } else { Ok(()) }
+                self.refuse(batch.into_iter().chain(harmless).collect(), &error, left)
             }
         }
+    }
+
+    fn refuse(
+        &mut self,
+        batch: Vec<Box<dyn Operation>>,
+        error: &JournalError,
+        left: &mut Vec<Box<dyn Operation>>,
+    ) -> Result<(), JournalError> {
+        let failure = if error.fatal {
+            StoreError::unknown(error.reason.clone())
+        } else {
+            StoreError::not_applied(error.reason.clone())
+        };
+        for operation in batch {
+            left.extend(operation.answer(&mut self.ledger, Some(&failure)));
+        }
+        if error.fatal { Err(error.clone()) } else { Ok(()) }
     }
 
     fn transact(&mut self, batch: &mut [Box<dyn Operation>], served: &mut ServedClaims) -> JournalResult<()> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use windlass_core::actor::Actor;
 use windlass_core::event::Change;
-use windlass_core::ids::{ClaimNo, TaskKey, WorkerId};
+use windlass_core::ids::{ClaimNo, TaskKey};
 use windlass_core::lane::Serves;
 use windlass_core::limits;
 use windlass_core::retry::grown_timeout;
@@ -19,6 +19,10 @@ use crate::journal::{ClaimEntry, ClaimRow, Journal, JournalResult};
 use crate::lanes::Pick;
 use crate::ledger::{Ledger, Noted, moved};
 use crate::waiters::{ClaimReply, Waiter};
+use crate::workers::WorkerEntry;
+
+/// Expired tasks that one claim clears away; the sweep does the rest.
+const EXPIRED_PER_CLAIM: usize = 500;
 
 /// A claim that got its answer; delivered after the commit.
 pub(crate) struct Served {
@@ -36,8 +40,10 @@ impl Ledger {
         let Some(entry) = self.seen(request.worker) else { return Ok(Err(WorkerError::Unknown)) };
         let takes_tasks = entry.takes_tasks();
         let serves = serves(&entry.serves, request);
-        let cancel = self.revoked(request.worker);
         let tasks = if takes_tasks { self.take(journal, &serves, request)? } else { Vec::new() };
+        // What the worker was told already is no reason to end its wait at once, over and over.
+        let news = !request.wait || !tasks.is_empty() || self.has_untold(request.worker);
+        let cancel = if news { self.tell_revoked(request.worker) } else { Vec::new() };
         Ok(Ok(Claimed { tasks, cancel }))
     }
 
@@ -59,10 +65,14 @@ impl Ledger {
         for serves in self.waiters.lines() {
             while self.index.lanes.has_ready(&serves) {
                 let workers = &self.workers;
-                let able = |id: WorkerId| workers.get(&id).is_some_and(crate::workers::WorkerEntry::takes_tasks);
+                // One without room waits for cancellations only and must not be in the way of others.
+                let able = |waiter: &Waiter| {
+                    waiter.request.up_to > 0
+                        && workers.get(&waiter.request.worker).is_some_and(WorkerEntry::takes_tasks)
+                };
                 let Some(waiter) = self.waiters.next(&serves, able) else { break };
                 let taken = self.take(journal, &serves, &waiter.request);
-                let cancel = self.revoked(waiter.request.worker);
+                let cancel = self.tell_revoked(waiter.request.worker);
                 match taken {
                     // Everything that was ready had expired.
                     Ok(tasks) if tasks.is_empty() && cancel.is_empty() => {
@@ -87,12 +97,18 @@ impl Ledger {
         request: &ClaimRequest,
     ) -> JournalResult<Vec<ClaimedTask>> {
         let mut picks = Vec::new();
+        let mut expired = 0;
         let up_to = request.up_to.min(limits::CLAIM_TASKS);
         while picks.len() < up_to {
             let Some(pick) = self.index.lanes.pick(serves, self.now) else { break };
             if self.index.expiry(pick.task).is_some_and(|at| at <= self.now)
                 && self.index.task(pick.task).is_some_and(|task| task.attempt == 0)
             {
+                if expired == EXPIRED_PER_CLAIM {
+                    self.lanes_changed = true;
+                    break;
+                }
+                expired += 1;
                 self.expire_one(journal, pick.task)?;
                 continue;
             }
@@ -146,6 +162,7 @@ impl Ledger {
                 expires_at,
                 deadline: now + timeout,
                 revoked: false,
+                told: false,
             };
             self.index.set_lease(key, Some(lease));
             entries.push(ClaimEntry { key: key.0, version: task.version, attempt: task.attempt });

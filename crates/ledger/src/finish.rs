@@ -122,13 +122,6 @@ impl Ledger {
             Ended::Released => self.release(journal, key, &lease, Some(applied(Status::Queued)), actor)?,
             Ended::Snoozed(span) => self.snooze(journal, key, &lease, applied(Status::Scheduled), *span, actor)?,
         };
-        if let Some(entry) = self.workers.get_mut(&worker) {
-            match &result.ending {
-                Ended::Completed { .. } => entry.completed += 1,
-                Ended::Failed(_) => entry.failed += 1,
-                Ended::Released | Ended::Snoozed(_) => {}
-            }
-        }
         Ok(Ok(Finished { status, repeated: false, follow_ups }))
     }
 

@@ -81,6 +81,8 @@ pub struct Lease {
     pub deadline: Timestamp,
     /// The task was cancelled; the worker has yet to acknowledge.
     pub revoked: bool,
+    /// The worker was told so.
+    pub told: bool,
 }
 
 #[derive(Debug)]

@@ -68,6 +68,17 @@ pub(crate) struct Past {
     pub(crate) worker: Option<WorkerId>,
 }
 
+impl Past {
+    /// One more event row. A task that is snoozed every second must not carry a day of them along: the first and the
+    /// newest are kept.
+    pub(crate) fn add_event(&mut self, no: u64) {
+        self.event_nos.push(no);
+        if self.event_nos.len() > limits::HISTORY_ROWS {
+            self.event_nos.remove(limits::HISTORY_ROWS / 4);
+        }
+    }
+}
+
 /// How a task ends.
 pub(crate) struct Ending {
     pub(crate) reason: Option<EndReason>,
@@ -160,6 +171,7 @@ impl Ledger {
         self.index.keep();
         self.before.workers.clear();
         let changes = std::mem::take(&mut self.changes);
+        self.count_for_workers(&changes);
         if !self.watchers.is_empty() {
             for change in changes.iter().filter(|change| change.to.is_ended()) {
                 let key = self.ids.task_key(change.event.task_id);
@@ -170,6 +182,27 @@ impl Ledger {
             }
         }
         changes
+    }
+
+    fn count_for_workers(&mut self, changes: &[Committed]) {
+        for change in changes {
+            let Actor::Worker(worker) = change.event.actor else { continue };
+            let Some(entry) = self.workers.get_mut(&worker) else { continue };
+            match change.event.change {
+                Change::Completed => entry.completed += 1,
+                Change::Retrying { .. } | Change::Failed { .. } | Change::DeadLettered { .. } => entry.failed += 1,
+                Change::Submitted { .. }
+                | Change::Due
+                | Change::Claimed { .. }
+                | Change::Released
+                | Change::Snoozed { .. }
+                | Change::Lapsed { .. }
+                | Change::Cancelled
+                | Change::Replayed { .. }
+                | Change::Discarded { .. }
+                | Change::Amended { .. } => {}
+            }
+        }
     }
 
     /// The transaction came to nothing.
@@ -237,7 +270,7 @@ impl Ledger {
             };
         }
         if let Some(lease) = lease {
-            past.event_nos.push(lease.event_no);
+            past.add_event(lease.event_no);
             past.started_at = Some(lease.claimed_at);
             past.worker = Some(lease.worker);
         }
@@ -282,7 +315,7 @@ impl Ledger {
         task.version += 1;
         task.overlaid = true;
         let no = self.event_no(journal)?;
-        past.event_nos.push(no);
+        past.add_event(no);
         let overlay = Overlay {
             status: task.status,
             version: task.version,
@@ -319,7 +352,7 @@ impl Ledger {
     ) -> JournalResult<()> {
         task.version += 1;
         let no = self.event_no(journal)?;
-        past.event_nos.push(no);
+        past.add_event(no);
         let lane = Arc::clone(self.index.lanes.key(task.lane));
         let kept = self.settings.kept_for(&lane.queue, &lane.task_type, task.status);
         let ended = Ended {

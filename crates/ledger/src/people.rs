@@ -74,7 +74,7 @@ impl Ledger {
             // The worker still runs it: the lease stays, revoked, until it answers or lapses.
             self.index.set_lease(key, Some(Lease { revoked: true, ..lease }));
             if let Some(waiter) = self.waiters.of_worker(lease.worker) {
-                let claimed = Claimed { tasks: Vec::new(), cancel: self.revoked(lease.worker) };
+                let claimed = Claimed { tasks: Vec::new(), cancel: self.tell_revoked(lease.worker) };
                 served.push(Served { waiter, claimed });
             }
         }
@@ -312,7 +312,10 @@ impl Ledger {
         ended.status = effect.to;
         ended.reason = Some(EndReason::Discarded);
         ended.version += 1;
-        ended.event_nos.push(self.event_no(journal)?);
+        let no = self.event_no(journal)?;
+        let mut past = Past { event_nos: ended.event_nos, ..Past::default() };
+        past.add_event(no);
+        ended.event_nos = past.event_nos;
         ended.keep_until = kept.map(|kept| self.now + kept);
         journal.drop_ended(key)?;
         journal.insert_ended(key, &ended)?;
@@ -346,13 +349,15 @@ impl Ledger {
             lease: None,
             ahead_of: None,
         });
-        self.index.lanes.forget_if_empty(lane);
         Ok(())
     }
 
     pub(crate) fn lane_of(&mut self, row: &TaskRow) -> crate::lanes::LaneIx {
         let settings = Arc::clone(&self.settings);
-        self.index.lanes.open(&LaneKey::of(&row.spec), &settings)
+        let lane = self.index.lanes.open(&LaneKey::of(&row.spec), &settings);
+        // It vanishes with this transaction unless a task is put in it.
+        self.index.lanes.forget_if_empty(lane);
+        lane
     }
 }
 

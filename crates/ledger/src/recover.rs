@@ -89,6 +89,7 @@ impl Recovery {
                     expires_at: fresh,
                     deadline: (claim.at + timeout).max(fresh),
                     revoked,
+                    told: false,
                 };
                 // A version past the entry's means that the task went on since.
                 if let Some(task) = self.index.task(key).filter(|task| task.version < entry.version) {

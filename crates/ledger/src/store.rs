@@ -72,16 +72,17 @@ impl LedgerStore {
     async fn call<I: Send + 'static, O: Send + 'static>(
         &self,
         order: Order,
+        weight: usize,
         input: I,
         work: fn(&mut Desk<'_>, &I) -> JournalResult<O>,
     ) -> Result<O, StoreError> {
         let (reply, answer) = oneshot::channel();
-        self.0.inbox.send(Box::new(Call { order, input, work, output: None, reply })).await?;
+        self.0.inbox.send(Box::new(Call { order, weight, input, work, output: None, reply })).await?;
         answer.await.unwrap_or_else(|_| Err(StoreError::unknown("the store was closed before it answered")))
     }
 
     async fn hot(&self, keys: Vec<TaskKey>) -> Result<Vec<Option<Hot>>, StoreError> {
-        self.call(Order::Read, keys, |desk, keys| {
+        self.call(Order::Read, 1, keys, |desk, keys| {
             let index = &desk.ledger.index;
             Ok(keys.iter().map(|key| Some(Hot { task: index.task(*key)?, lease: index.lease(*key) })).collect())
         })
@@ -119,7 +120,7 @@ impl LedgerStore {
     ) -> Result<(Vec<TaskKey>, Option<TaskKey>), StoreError> {
         let live_only = !filter.statuses.is_empty() && filter.statuses.iter().all(|status| !status.is_ended());
         if live_only {
-            return self.call(Order::Read, (below, filter.clone()), live_candidates).await;
+            return self.call(Order::Read, 1, (below, filter.clone()), live_candidates).await;
         }
         self.0.archive.candidates(below, filter.clone(), LIST_CHUNK).await
     }
@@ -199,7 +200,8 @@ impl Store for LedgerStore {
 
     async fn submit(&self, tasks: Vec<NewTask>) -> Result<Vec<Submitted>, SubmitError> {
         let prepared: Vec<Prepared> = tasks.into_iter().map(Prepared::new).collect();
-        self.call(Order::Submit, prepared, |desk, tasks| desk.ledger.submit(desk.journal, tasks)).await?
+        self.call(Order::Submit, prepared.len(), prepared, |desk, tasks| desk.ledger.submit(desk.journal, tasks))
+            .await?
     }
 
     async fn claim(&self, request: ClaimRequest) -> Result<Claimed, WorkerError> {
@@ -218,32 +220,32 @@ impl Store for LedgerStore {
 
     async fn finish(&self, worker: WorkerId, results: Vec<Finish>) -> Each<Finished, LeaseError> {
         let arrived: Vec<Arrived> = results.into_iter().map(Arrived::from).collect();
-        self.call(Order::Finish, (worker, arrived), |desk, (worker, results)| {
+        self.call(Order::Finish, arrived.len(), (worker, arrived), |desk, (worker, results)| {
             desk.ledger.finish(desk.journal, *worker, results)
         })
         .await
     }
 
     async fn heartbeat(&self, beat: Heartbeat) -> Result<Beaten, WorkerError> {
-        self.call(Order::Change, beat, |desk, beat| Ok(desk.ledger.heartbeat(beat))).await?
+        self.call(Order::Renew, 1, beat, |desk, beat| Ok(desk.ledger.heartbeat(beat))).await?
     }
 
     async fn record_progress(&self, worker: WorkerId, reports: Vec<ProgressReport>) -> Each<(), LeaseError> {
-        self.call(Order::Change, (worker, reports), |desk, (worker, reports)| {
+        self.call(Order::Change, 1, (worker, reports), |desk, (worker, reports)| {
             desk.ledger.record_progress(desk.journal, *worker, reports)
         })
         .await
     }
 
     async fn record_steps(&self, worker: WorkerId, reports: Vec<StepReport>) -> Each<(), LeaseError> {
-        self.call(Order::Change, (worker, reports), |desk, (worker, reports)| {
+        self.call(Order::Change, 1, (worker, reports), |desk, (worker, reports)| {
             desk.ledger.record_steps(desk.journal, *worker, reports)
         })
         .await
     }
 
     async fn cancel(&self, tasks: Vec<TaskId>, by: Actor) -> Each<Cancelled, ChangeError> {
-        self.call(Order::Change, (tasks, by), |desk, (tasks, by)| {
+        self.call(Order::Change, 1, (tasks, by), |desk, (tasks, by)| {
             desk.ledger.cancel(desk.journal, tasks, *by, desk.served)
         })
         .await
@@ -255,49 +257,56 @@ impl Store for LedgerStore {
         amendment: Amendment,
         by: Actor,
     ) -> Result<Result<(), ChangeError>, StoreError> {
-        self.call(Order::Change, (task, amendment, by), |desk, (task, amendment, by)| {
+        self.call(Order::Change, 1, (task, amendment, by), |desk, (task, amendment, by)| {
             desk.ledger.amend(desk.journal, *task, amendment, *by)
         })
         .await
     }
 
     async fn requeue(&self, wishes: Vec<Requeue>, by: Actor) -> Each<(), ChangeError> {
-        self.call(Order::Change, (wishes, by), |desk, (wishes, by)| desk.ledger.requeue(desk.journal, wishes, *by))
+        self.call(Order::Change, 1, (wishes, by), |desk, (wishes, by)| desk.ledger.requeue(desk.journal, wishes, *by))
             .await
     }
 
     async fn bury(&self, tasks: Vec<TaskId>, note: String, by: Actor) -> Each<(), ChangeError> {
-        self.call(Order::Change, (tasks, note, by), |desk, (tasks, note, by)| {
+        self.call(Order::Change, 1, (tasks, note, by), |desk, (tasks, note, by)| {
             desk.ledger.bury(desk.journal, tasks, note, *by)
         })
         .await
     }
 
     async fn discard(&self, tasks: Vec<TaskId>, note: Option<String>, by: Actor) -> Each<(), ChangeError> {
-        self.call(Order::Change, (tasks, note, by), |desk, (tasks, note, by)| {
+        self.call(Order::Change, 1, (tasks, note, by), |desk, (tasks, note, by)| {
             desk.ledger.discard(desk.journal, tasks, note.as_deref(), *by)
         })
         .await
     }
 
     async fn make_due(&self, limit: usize) -> Result<Sweep, StoreError> {
-        self.call(Order::Change, limit, |desk, limit| desk.ledger.make_due(desk.journal, *limit)).await
+        self.call(Order::Change, 1, limit, |desk, limit| desk.ledger.make_due(desk.journal, *limit)).await
     }
 
     async fn lapse_leases(&self, limit: usize) -> Result<Sweep, StoreError> {
-        self.call(Order::Change, limit, |desk, limit| desk.ledger.lapse_leases(desk.journal, *limit)).await
+        // As of now: what the writer is busy with meanwhile must not lapse a lease whose renewal waits with us.
+        self.call(Order::Change, 1, (limit, self.now()), |desk, (limit, as_of)| {
+            desk.ledger.lapse_leases(desk.journal, *limit, *as_of)
+        })
+        .await
     }
 
     async fn time_out(&self, limit: usize) -> Result<Sweep, StoreError> {
-        self.call(Order::Change, limit, |desk, limit| desk.ledger.time_out(desk.journal, *limit)).await
+        self.call(Order::Change, 1, (limit, self.now()), |desk, (limit, as_of)| {
+            desk.ledger.time_out(desk.journal, *limit, *as_of)
+        })
+        .await
     }
 
     async fn expire(&self, limit: usize) -> Result<Sweep, StoreError> {
-        self.call(Order::Change, limit, |desk, limit| desk.ledger.expire(desk.journal, *limit)).await
+        self.call(Order::Change, 1, limit, |desk, limit| desk.ledger.expire(desk.journal, *limit)).await
     }
 
     async fn prune(&self, limit: usize) -> Result<Sweep, StoreError> {
-        self.call(Order::Change, limit, |desk, limit| desk.ledger.prune(desk.journal, *limit)).await
+        self.call(Order::Change, 1, limit, |desk, limit| desk.ledger.prune(desk.journal, *limit)).await
     }
 
     /// One transaction reaches everything here, so no intent is ever left over.
@@ -306,7 +315,7 @@ impl Store for LedgerStore {
     }
 
     async fn forgive(&self, span: Duration) -> Result<(), StoreError> {
-        self.call(Order::Change, span, |desk, span| {
+        self.call(Order::Change, 1, span, |desk, span| {
             desk.ledger.forgive(*span);
             Ok(())
         })
@@ -334,7 +343,7 @@ impl Store for LedgerStore {
         let mut looked_at = 0;
         loop {
             let (keys, rest) = self.candidates(below, &filter).await?;
-            looked_at += keys.len().max(1);
+            looked_at += keys.len();
             for (task, key) in self.read(&keys).await?.into_iter().zip(&keys) {
                 let Some(mut task) = task.filter(|task| filter.matches(task)) else { continue };
                 // Lists carry the last failure only.
@@ -347,7 +356,8 @@ impl Store for LedgerStore {
             }
             let Some(rest) = rest else { return Ok(Page { items, next: None }) };
             below = rest;
-            if looked_at >= limits::SCANNED_ROWS || keys.is_empty() {
+            // A short chunk means that as many rows as may be were looked at for it.
+            if looked_at >= limits::SCANNED_ROWS || keys.len() < LIST_CHUNK {
                 return Ok(Page { items, next: Some(cursor('t', below.0, 0)) });
             }
         }
@@ -389,7 +399,7 @@ impl Store for LedgerStore {
     async fn until_ended(&self, task: TaskId) -> Result<(), StoreError> {
         let Some(key) = self.0.ids.task_key(task) else { return Ok(()) };
         let waiting = self
-            .call(Order::Read, key, |desk, key| {
+            .call(Order::Read, 1, key, |desk, key| {
                 if desk.ledger.index.task(*key).is_none() {
                     return Ok(None);
                 }
@@ -408,12 +418,12 @@ impl Store for LedgerStore {
     }
 
     async fn tasks_ahead(&self, task: TaskId) -> Result<Option<u64>, StoreError> {
-        self.call(Order::Read, task, |desk, task| Ok(desk.ledger.tasks_ahead(*task))).await
+        self.call(Order::Read, 1, task, |desk, task| Ok(desk.ledger.tasks_ahead(*task))).await
     }
 
     async fn stats(&self) -> Result<Stats, StoreError> {
         let mut stats = self
-            .call(Order::Read, (), |desk, ()| {
+            .call(Order::Read, 1, (), |desk, ()| {
                 let index = &desk.ledger.index;
                 Ok(Stats {
                     queues: index.lanes.stats(),
@@ -428,49 +438,50 @@ impl Store for LedgerStore {
     }
 
     async fn register_worker(&self, profile: WorkerProfile) -> Result<(), WorkerError> {
-        self.call(Order::Change, profile, |desk, profile| desk.ledger.register_worker(desk.journal, profile)).await?
+        self.call(Order::Change, 1, profile, |desk, profile| desk.ledger.register_worker(desk.journal, profile)).await?
     }
 
     async fn workers(&self) -> Result<Vec<Worker>, StoreError> {
-        self.call(Order::Read, (), |desk, ()| Ok(desk.ledger.list_workers())).await
+        self.call(Order::Read, 1, (), |desk, ()| Ok(desk.ledger.list_workers())).await
     }
 
     async fn drain_worker(&self, worker: WorkerId) -> Result<(), WorkerError> {
-        self.call(Order::Change, worker, |desk, worker| desk.ledger.drain_worker(desk.journal, *worker)).await?
+        self.call(Order::Change, 1, worker, |desk, worker| desk.ledger.drain_worker(desk.journal, *worker)).await?
     }
 
     async fn deregister_worker(&self, worker: WorkerId) -> Result<(), WorkerError> {
-        self.call(Order::Change, worker, |desk, worker| desk.ledger.deregister_worker(desk.journal, *worker)).await?
+        self.call(Order::Change, 1, worker, |desk, worker| desk.ledger.deregister_worker(desk.journal, *worker)).await?
     }
 
     async fn forget_workers(&self, seen_before: Timestamp) -> Result<Sweep, StoreError> {
-        self.call(Order::Change, seen_before, |desk, before| desk.ledger.forget_workers(desk.journal, *before)).await
+        self.call(Order::Change, 1, seen_before, |desk, before| desk.ledger.forget_workers(desk.journal, *before)).await
     }
 
     async fn change_queue(&self, queue: QueueName, change: QueueChange) -> Result<QueueSettings, SettingsError> {
-        self.call(Order::Change, (queue, change), |desk, (queue, change)| {
+        self.call(Order::Change, 1, (queue, change), |desk, (queue, change)| {
             desk.ledger.change_queue(desk.journal, queue, change)
         })
         .await?
     }
 
     async fn change_type(&self, task_type: TaskType, change: TypeChange) -> Result<TypeSettings, SettingsError> {
-        self.call(Order::Change, (task_type, change), |desk, (task_type, change)| {
+        self.call(Order::Change, 1, (task_type, change), |desk, (task_type, change)| {
             desk.ledger.change_type(desk.journal, task_type, change)
         })
         .await?
     }
 
     async fn clear_queue(&self, queue: QueueName) -> Result<(), SettingsError> {
-        self.call(Order::Change, queue, |desk, queue| desk.ledger.clear_queue(desk.journal, queue)).await?
+        self.call(Order::Change, 1, queue, |desk, queue| desk.ledger.clear_queue(desk.journal, queue)).await?
     }
 
     async fn clear_type(&self, task_type: TaskType) -> Result<(), SettingsError> {
-        self.call(Order::Change, task_type, |desk, task_type| desk.ledger.clear_type(desk.journal, task_type)).await?
+        self.call(Order::Change, 1, task_type, |desk, task_type| desk.ledger.clear_type(desk.journal, task_type))
+            .await?
     }
 
     async fn check(&self) -> Result<(), StoreError> {
-        self.call(Order::Read, (), |_, ()| Ok(())).await
+        self.call(Order::Read, 1, (), |_, ()| Ok(())).await
     }
 
     async fn close(&self) {

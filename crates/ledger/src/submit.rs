@@ -171,6 +171,10 @@ impl Ledger {
         let key = TaskKey(self.numbers.task.take(1, journal)?);
         if key.0.is_multiple_of(SEGMENT_KEYS) || !self.index.segment_is_live(key) {
             journal.open_segment(key.0 / SEGMENT_KEYS)?;
+            let before = TaskKey(key.0.saturating_sub(SEGMENT_KEYS));
+            if before.0 / SEGMENT_KEYS < key.0 / SEGMENT_KEYS && !self.index.segment_is_live(before) {
+                journal.close_segment(before.0 / SEGMENT_KEYS)?;
+            }
         }
         let event_no = self.event_no(journal)?;
         journal.insert_task(key, &task.spec, SubmitTimes { created_at: now, run_at, event_no })?;

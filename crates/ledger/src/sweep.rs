@@ -57,25 +57,25 @@ impl Ledger {
     }
 
     /// See [`windlass_core::store::Store::lapse_leases`].
-    pub fn lapse_leases(&mut self, journal: &mut dyn Journal, limit: usize) -> JournalResult<Sweep> {
-        let (lapsed, next_at) = due_now(self.index.lapsing(), self.now, limit);
+    pub fn lapse_leases(&mut self, journal: &mut dyn Journal, limit: usize, as_of: Timestamp) -> JournalResult<Sweep> {
+        let (lapsed, next_at) = due_now(self.index.lapsing(), as_of, limit);
         for key in &lapsed {
             if let Some(lease) = self.index.lease(*key) {
                 self.lapse_one(journal, *key, &lease)?;
             }
         }
-        Ok(self.swept(lapsed.len(), next_at))
+        Ok(Sweep { changed: lapsed.len(), more: next_at.is_some_and(|at| at <= as_of), next_at })
     }
 
     /// See [`windlass_core::store::Store::time_out`].
-    pub fn time_out(&mut self, journal: &mut dyn Journal, limit: usize) -> JournalResult<Sweep> {
-        let (over, next_at) = due_now(self.index.deadlines(), self.now, limit);
+    pub fn time_out(&mut self, journal: &mut dyn Journal, limit: usize, as_of: Timestamp) -> JournalResult<Sweep> {
+        let (over, next_at) = due_now(self.index.deadlines(), as_of, limit);
         for key in &over {
             if let Some(lease) = self.index.lease(*key) {
                 self.time_out_one(journal, *key, &lease)?;
             }
         }
-        Ok(self.swept(over.len(), next_at))
+        Ok(Sweep { changed: over.len(), more: next_at.is_some_and(|at| at <= as_of), next_at })
     }
 
     /// See [`windlass_core::store::Store::expire`].

@@ -38,16 +38,17 @@ impl Waiters {
         self.lines.entry(Arc::clone(&waiter.serves)).or_default().push_front(waiter);
     }
 
-    /// What each line serves.
-    pub(crate) fn lines(&self) -> Vec<Arc<Serves>> {
+    /// What each line serves. Lines that everybody left are forgotten.
+    pub(crate) fn lines(&mut self) -> Vec<Arc<Serves>> {
+        self.lines.retain(|_, line| line.iter().any(|waiter| !waiter.reply.is_closed()));
         self.lines.keys().cloned().collect()
     }
 
     /// The first of a line that still waits and may be served.
-    pub(crate) fn next(&mut self, serves: &Arc<Serves>, may: impl Fn(WorkerId) -> bool) -> Option<Waiter> {
+    pub(crate) fn next(&mut self, serves: &Arc<Serves>, may: impl Fn(&Waiter) -> bool) -> Option<Waiter> {
         let line = self.lines.get_mut(serves)?;
         line.retain(|waiter| !waiter.reply.is_closed());
-        let position = line.iter().position(|waiter| may(waiter.request.worker));
+        let position = line.iter().position(may);
         let waiter = position.and_then(|position| line.remove(position));
         if line.is_empty() {
             self.lines.remove(serves);
@@ -61,7 +62,7 @@ impl Waiters {
             let waits = |waiter: &Waiter| waiter.request.worker == worker && !waiter.reply.is_closed();
             line.iter().any(waits).then(|| Arc::clone(serves))
         })?;
-        self.next(&serves, |id| id == worker)
+        self.next(&serves, |waiter| waiter.request.worker == worker)
     }
 
     /// Everybody, to be sent away.

@@ -156,13 +156,14 @@ impl Ledger {
     pub fn heartbeat(&mut self, beat: &Heartbeat) -> Result<Beaten, WorkerError> {
         let now = self.now;
         let entry = self.seen(beat.worker).ok_or(WorkerError::Unknown)?;
+        let took_tasks = entry.takes_tasks();
         entry.unhealthy = beat.unhealthy;
         entry.health = beat.health.or(entry.health);
         entry.says_draining = beat.draining;
         let should_drain = entry.is_draining();
         // One that could not take tasks before may have a claim waiting.
         let takes_tasks = entry.takes_tasks();
-        self.lanes_changed |= takes_tasks;
+        self.lanes_changed |= takes_tasks && !took_tasks;
         let expires_at = now + beat.lease;
         let mut lost = Vec::new();
         match &beat.renewal {
@@ -188,7 +189,23 @@ impl Ledger {
                 }
             }
         }
-        Ok(Beaten { should_drain, cancel: self.revoked(beat.worker), lost, lease_expires_at: expires_at })
+        Ok(Beaten { should_drain, cancel: self.tell_revoked(beat.worker), lost, lease_expires_at: expires_at })
+    }
+
+    /// Whether a task of the worker was cancelled and it has not been told.
+    pub(crate) fn has_untold(&self, worker: WorkerId) -> bool {
+        self.index.leases_of(worker).any(|key| self.index.lease(key).is_some_and(|lease| lease.revoked && !lease.told))
+    }
+
+    /// [`Self::revoked`], and notes that the worker knows.
+    pub(crate) fn tell_revoked(&mut self, worker: WorkerId) -> Vec<TaskId> {
+        let held: Vec<_> = self.index.leases_of(worker).collect();
+        for key in held {
+            if let Some(lease) = self.index.lease(key).filter(|lease| lease.revoked && !lease.told) {
+                self.index.set_lease(key, Some(Lease { told: true, ..lease }));
+            }
+        }
+        self.revoked(worker)
     }
 
     /// Tasks that a worker runs though they were cancelled.

@@ -55,7 +55,9 @@ impl Loop {
         // Lapses and due tasks must be prompt: within a second, or a quarter of a short lease.
         let prompt = Duration::from_secs(1).min(config.lease / 4).max(Duration::from_millis(20));
         match self {
-            Self::MakeDue | Self::LapseLeases | Self::TimeOut => prompt,
+            // A retry may wait only a fraction of a second, and is not known when the sleep begins.
+            Self::MakeDue => prompt.min(Duration::from_millis(250)),
+            Self::LapseLeases | Self::TimeOut => prompt,
             Self::Expire => Duration::from_secs(1),
             Self::Prune => Duration::from_secs(30),
             Self::SettleIntents => Duration::from_secs(5),
@@ -112,9 +114,11 @@ async fn repeat(this: Loop, engine: &Engine) {
             tokio::time::sleep(AFTER_FAILURE).await;
             continue;
         }
+        // From before the call: a store that takes half a lease to answer was away, too.
+        let begun = Instant::now();
         let sleep = match this.run_once(store, config).await {
             Ok(sweep) => {
-                last_run = Some(Instant::now());
+                last_run = Some(begun);
                 if sweep.changed > 0 {
                     tracing::debug!(r#loop = this.name(), changed = sweep.changed, "maintenance");
                 }

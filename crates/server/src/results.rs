@@ -53,6 +53,7 @@ pub struct ErrorBody {
     /// Whether the handler thinks that a retry helps.
     pub retriable: Option<bool>,
     /// The status of an HTTP call that failed.
+    #[schema(maximum = 65_535)]
     pub http_status: Option<u16>,
     /// How long to wait; wins over the computed delay.
     pub retry_after_seconds: Option<f64>,

@@ -49,7 +49,7 @@ pub struct SubmitBody {
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
     /// How long an attempt may take.
-    #[schema(exclusive_minimum = 0, maximum = 604_800)]
+    #[schema(minimum = 0.000_001, maximum = 604_800)]
     pub timeout_seconds: Option<f64>,
     /// How many retries, 0 to 100.
     #[schema(maximum = 100)]

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::thread;
+use std::time::Duration;
 
 use rusqlite::Connection;
 
@@ -62,12 +63,22 @@ impl Checkpoints {
             self.copied_at = 0;
         }
         if pages >= RESTART_PAGES {
+            // Far above the bound it is worth waiting for a reader.
+            let patience = if pages >= 4 * RESTART_PAGES { Duration::from_millis(300) } else { Duration::ZERO };
+            if let Err(error) = writer.busy_timeout(patience) {
+                tracing::warn!(%error, "cannot set the busy timeout");
+            }
             let restarted = writer.query_row("PRAGMA wal_checkpoint(RESTART)", [], |row| row.get::<_, i64>(0));
             match restarted {
                 Ok(0) => self.copied_at = 0,
                 // A reader or the copying thread is in the way; the next transaction tries again.
                 Ok(_) => tracing::debug!(pages, "the checkpoint has to wait"),
                 Err(error) => tracing::warn!(%error, "checkpoint failed"),
+            }
+            if !patience.is_zero()
+                && let Err(error) = writer.busy_timeout(Duration::ZERO)
+            {
+                tracing::warn!(%error, "cannot set the busy timeout");
             }
             self.pages.store(0, Ordering::Relaxed);
             return;

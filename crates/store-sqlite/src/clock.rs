@@ -33,12 +33,9 @@ fn machine() -> (Instant, Timestamp) {
 /// The next time to show, after `elapsed` of monotonic time, while the wall shows `wall`.
 fn slewed(last: Timestamp, elapsed: Duration, wall: Timestamp) -> Timestamp {
     let expected = last + elapsed;
-    let most = elapsed.mul_f64(SLEW).max(STEP.min(elapsed));
-    if wall >= expected {
-        expected + wall.since(expected).min(most)
-    } else {
-        (expected - expected.since(wall).min(most)).max(last)
-    }
+    let off = if wall >= expected { wall.since(expected) } else { expected.since(wall) };
+    let step = if off <= STEP { off } else { off.min(elapsed.mul_f64(SLEW)) };
+    if wall >= expected { expected + step } else { (expected - step).max(last) }
 }
 
 impl SlewedClock {
@@ -77,6 +74,13 @@ mod tests {
         assert_eq!(slewed(at(10_000), second, at(11_000 + hour)), at(11_100));
         assert_eq!(slewed(at(hour), second, at(1_000)), at(hour + 900));
         assert_eq!(slewed(at(hour), Duration::ZERO, at(0)), at(hour));
+        // However often it is asked, it neither races nor stands still.
+        let (mut ahead, mut behind) = (at(0), at(2 * hour));
+        for step in 1..=10_000u64 {
+            ahead = slewed(ahead, Duration::from_millis(1), at(hour + step));
+            behind = slewed(behind, Duration::from_millis(1), at(hour + step));
+        }
+        assert_eq!((ahead, behind), (at(11_000), at(2 * hour + 9_000)));
         // An hour ahead is caught up with after about ten hours of small steps.
         let mut shown = at(0);
         for step in 1..=11 * 3_600u64 {

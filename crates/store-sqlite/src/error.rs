@@ -59,14 +59,14 @@ pub(crate) fn in_transaction(error: rusqlite::Error) -> JournalError {
     }
 }
 
-/// An error of the commit itself. A full disk leaves nothing behind; after any other I/O
-/// error nobody knows what the disk has, and going on would be pretending.
+/// An error of the commit itself. A full disk leaves nothing behind; after any other error
+/// nobody knows what the disk has, and going on would be pretending.
 pub(crate) fn in_commit(error: rusqlite::Error) -> JournalError {
     let (code, _) = codes(&error);
     JournalError {
         reason: error.to_string(),
         item_at_fault: false,
-        fatal: matches!(code, Some(ErrorCode::SystemIoFailure | ErrorCode::DatabaseCorrupt)),
+        fatal: !matches!(code, Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy)),
     }
 }
 

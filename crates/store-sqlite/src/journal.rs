@@ -23,6 +23,9 @@ use windlass_ledger::journal::{
 use crate::error::{in_commit, in_transaction};
 use crate::rows;
 
+/// Event rows that one slice of pruning looks at; each may hold thousands of events.
+const PRUNED_ROWS: usize = 20;
+
 /// The writer's connection.
 pub(crate) struct SqliteJournal {
     connection: Connection,
@@ -423,18 +426,24 @@ impl Journal for SqliteJournal {
     }
 
     fn prune_events(&mut self, before: Timestamp, limit: usize) -> JournalResult<bool> {
-        let sql = "SELECT no, events FROM events WHERE no >= ?1 AND at < ?2 ORDER BY no LIMIT ?3";
-        let found: Vec<(i64, String)> = self
+        let sql = "SELECT no, at, events FROM events WHERE no >= ?1 ORDER BY no LIMIT ?2";
+        let rows_per_slice = limit.min(PRUNED_ROWS);
+        let found: Vec<(i64, i64, String)> = self
             .connection
             .prepare_cached(sql)
             .and_then(|mut statement| {
-                let rows = statement.query_map(params![self.prune_from, before.as_micros(), limit as i64], |row| {
-                    Ok((row.get(0)?, row.get(1)?))
+                let rows = statement.query_map(params![self.prune_from, rows_per_slice as i64], |row| {
+                    Ok((row.get(0)?, row.get(1)?, row.get(2)?))
                 })?;
                 rows.collect()
             })
             .map_err(in_transaction)?;
-        for (no, text) in &found {
+        let mut more = found.len() == rows_per_slice;
+        for (no, at, text) in &found {
+            if *at >= before.as_micros() {
+                more = false;
+                break;
+            }
             let events: Vec<PackedEvent<'_>> = rows::decode(text).map_err(in_transaction)?;
             let mut kept = Vec::with_capacity(events.len());
             let all = events.len();
@@ -450,7 +459,6 @@ impl Journal for SqliteJournal {
             }
             self.prune_from = no + 1;
         }
-        let more = found.len() == limit;
         if !more {
             self.prune_from = 0;
         }

@@ -64,6 +64,10 @@ impl SqliteStore {
         let folder = &options.path;
         let unusable = |error| OpenError::Folder(folder.clone(), error);
         std::fs::create_dir_all(folder).map_err(unusable)?;
+        if let Some(parent) = folder.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            // A folder that a power cut takes away takes everything in it along.
+            File::open(parent).and_then(|parent| parent.sync_all()).map_err(unusable)?;
+        }
         let lock = File::options()
             .create(true)
             .truncate(false)

@@ -61,9 +61,13 @@ pub(crate) fn load(
         ended: ended_counts(connection)?,
         dead_letters: dead_letters(connection)?,
     };
+    let current_segment = (found.next_task / SEGMENT_KEYS) as i64;
     let mut recovery = Recovery::new(clock, found);
     for segment in segments(connection)? {
-        live_tasks(connection, segment, &mut recovery)?;
+        let live = live_tasks(connection, segment, &mut recovery)?;
+        if live == 0 && segment < current_segment {
+            connection.execute("DELETE FROM segments WHERE segment = ?1", params![segment])?;
+        }
     }
     Ok(recovery.finish(lease))
 }
@@ -81,7 +85,8 @@ fn segments(connection: &Connection) -> Result<Vec<i64>, OpenError> {
     Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 
-fn live_tasks(connection: &Connection, segment: i64, recovery: &mut Recovery) -> Result<(), OpenError> {
+/// Adds the live tasks of a segment and says how many there are.
+fn live_tasks(connection: &Connection, segment: i64, recovery: &mut Recovery) -> Result<usize, OpenError> {
     let first = segment * SEGMENT_KEYS as i64;
     let mut statement = connection.prepare_cached(
         "SELECT t.key, t.queue, t.task_type, t.capabilities, t.priority, t.created_at, t.run_at, t.expires_at,
@@ -90,7 +95,9 @@ fn live_tasks(connection: &Connection, segment: i64, recovery: &mut Recovery) ->
         WHERE t.key BETWEEN ?1 AND ?2 AND e.key IS NULL ORDER BY t.key",
     )?;
     let mut found = statement.query(params![first, first + SEGMENT_KEYS as i64 - 1])?;
+    let mut live = 0;
     while let Some(row) = found.next()? {
+        live += 1;
         let overlay = match row.get_ref(8)?.as_str_or_null().map_err(rusqlite::Error::from)? {
             Some(text) => Some(rows::decode(text)?),
             None => None,
@@ -109,7 +116,7 @@ fn live_tasks(connection: &Connection, segment: i64, recovery: &mut Recovery) ->
             overlay,
         });
     }
-    Ok(())
+    Ok(live)
 }
 
 fn claims(connection: &Connection) -> Result<Vec<ClaimRow>, OpenError> {

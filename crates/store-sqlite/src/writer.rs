@@ -17,8 +17,10 @@ use crate::reader::Readers;
 
 /// Calls that may wait for the writer; beyond that, callers wait to be let in.
 const WAITING: usize = 4_096;
-/// Calls in one transaction: more would make the first wait for the last.
+/// Calls taken at a time.
 const BATCH: usize = 1_024;
+/// Items in one transaction: more would make the first wait for the last.
+const ITEMS: usize = 8_192;
 
 enum Message {
     Operation(Box<dyn Operation>),
@@ -45,26 +47,29 @@ pub(crate) fn start(
     let (later, mut left_over) = mpsc::unbounded_channel();
     thread::Builder::new().name("windlass-writer".into()).spawn(move || {
         let _held_until_the_end = lock;
+        let _told_if_it_panics = TellIfPanicking(Arc::clone(&on_fatal));
         let mut arrived = Vec::with_capacity(BATCH);
         while receiver.blocking_recv_many(&mut arrived, BATCH) > 0 {
             let mut close = None;
-            let mut batch: Vec<Box<dyn Operation>> = Vec::with_capacity(arrived.len());
+            let mut operations = Vec::with_capacity(arrived.len());
             for message in arrived.drain(..) {
                 match message {
-                    Message::Operation(operation) => batch.push(operation),
+                    Message::Operation(operation) => operations.push(operation),
                     Message::Close(done) => close = Some(done),
                 }
             }
             while let Ok(operation) = left_over.try_recv() {
-                batch.push(operation);
+                operations.push(operation);
             }
-            if let Err(error) = writer.run(batch) {
-                writer.close();
-                readers.close();
-                on_fatal(&error.reason);
-                return;
+            for batch in bounded(operations) {
+                if let Err(error) = writer.run(batch) {
+                    writer.close();
+                    readers.close();
+                    on_fatal(&error.reason);
+                    return;
+                }
+                checkpoints.after_commit(writer.journal().connection());
             }
-            checkpoints.after_commit(writer.journal().connection());
             if let Some(done) = close {
                 writer.close();
                 readers.close();
@@ -78,6 +83,35 @@ pub(crate) fn start(
         }
     })?;
     Ok(WriterInbox { sender, later, closed: Mutex::new(false) })
+}
+
+/// Cuts what arrived into transactions of a bounded size.
+fn bounded(operations: Vec<Box<dyn Operation>>) -> Vec<Vec<Box<dyn Operation>>> {
+    let mut batches = vec![Vec::with_capacity(operations.len())];
+    let mut items = 0;
+    for operation in operations {
+        let weight = operation.weight();
+        if items > 0 && items + weight > ITEMS {
+            batches.push(Vec::new());
+            items = 0;
+        }
+        items += weight;
+        if let Some(batch) = batches.last_mut() {
+            batch.push(operation);
+        }
+    }
+    batches
+}
+
+/// A writer that panicked leaves memory in an unknown state: the process must stop.
+struct TellIfPanicking(Arc<dyn Fn(&str) + Send + Sync>);
+
+impl Drop for TellIfPanicking {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            (self.0)("the writer panicked");
+        }
+    }
 }
 
 #[async_trait]

@@ -19,7 +19,7 @@ use super::task_actions::{ChangedDocument, only};
 use super::task_id;
 use crate::document::{EventDocument, Include, TaskDocument, TaskPage};
 use crate::engine::Engine;
-use crate::json_body::{OptionalBody, some_json};
+use crate::json_body::OptionalBody;
 use crate::path::Path;
 use crate::problem::{Code, Problem, refused_change};
 use crate::query::Args;
@@ -61,8 +61,7 @@ pub struct ReplayBody {
     /// A new priority.
     #[schema(schema_with = crate::document::priority_schema, required = false)]
     new_priority: Option<Priority>,
-    /// Edited parameters; the original ones are kept beside them.
-    #[serde(default, deserialize_with = "some_json")]
+    /// Edited parameters; the original ones are kept beside them. Null leaves them as they are.
     #[schema(value_type = Option<serde_json::Value>)]
     parameters: Option<RawJson>,
     /// Why, for the record.

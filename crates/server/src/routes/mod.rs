@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
-use utoipa::openapi::{ContentBuilder, InfoBuilder, OpenApi, Ref, RefOr, ResponseBuilder};
+use utoipa::openapi::{ContentBuilder, InfoBuilder, OpenApi, Ref, RefOr, Required, ResponseBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use windlass_core::ids::{TaskId, WorkerId};
@@ -87,6 +87,10 @@ pub fn openapi() -> OpenApi {
     document
 }
 
+/// Calls that describe a body and can do without one.
+const BODY_IS_OPTIONAL: [&str; 3] =
+    ["/internal/workers/register", "/internal/workers/{id}/heartbeat", "/api/v1/dlq/{id}/replay"];
+
 /// What holds for every call: its name, and that it can be refused with a problem document.
 fn complete(document: &mut OpenApi) {
     use utoipa::{PartialSchema, ToSchema};
@@ -96,13 +100,18 @@ fn complete(document: &mut OpenApi) {
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(name))).build();
     let response =
         ResponseBuilder::new().description("Refused; see `code`.").content("application/problem+json", content).build();
-    for item in document.paths.paths.values_mut() {
+    for (path, item) in &mut document.paths.paths {
         let operations =
             [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch].into_iter().flatten();
         for operation in operations {
             // Handlers are named within their file; the whole document needs more than that.
             let tag = operation.tags.iter().flatten().next().map(|tag| tag.replace(' ', "_")).unwrap_or_default();
             operation.operation_id = operation.operation_id.take().map(|name| format!("{tag}_{name}"));
+            if let Some(RefOr::T(body)) = &mut operation.request_body
+                && BODY_IS_OPTIONAL.contains(&path.as_str())
+            {
+                body.required = Some(Required::False);
+            }
             operation.responses.responses.insert("default".to_owned(), RefOr::T(response.clone()));
         }
     }

@@ -159,14 +159,14 @@ async fn document(engine: &Engine, name: QueueName) -> Result<QueueDocument, Pro
 }
 
 /// One queue.
-#[utoipa::path(get, path = "/api/v1/queues/{name}", tag = "queues", params(("name" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/queues/{name}", tag = "queues", params(("name" = String, Path, pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")),
     responses((status = 200, body = QueueDocument)))]
 pub async fn get(State(engine): State<Arc<Engine>>, Path(name): Path<String>) -> Result<Json<QueueDocument>, Problem> {
     document(&engine, queue_name(&name)?).await.map(Json)
 }
 
 /// Changes a queue's settings.
-#[utoipa::path(put, path = "/api/v1/queues/{name}", tag = "queues", params(("name" = String, Path)), request_body = QueueChangeBody,
+#[utoipa::path(put, path = "/api/v1/queues/{name}", tag = "queues", params(("name" = String, Path, pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")), request_body = QueueChangeBody,
     responses((status = 200, body = QueueDocument)))]
 pub async fn change(
     State(engine): State<Arc<Engine>>,
@@ -179,7 +179,7 @@ pub async fn change(
 }
 
 /// Forgets a queue's settings; its tasks stay.
-#[utoipa::path(delete, path = "/api/v1/queues/{name}", tag = "queues", params(("name" = String, Path)),
+#[utoipa::path(delete, path = "/api/v1/queues/{name}", tag = "queues", params(("name" = String, Path, pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")),
     responses((status = 204, description = "The settings are gone.")))]
 pub async fn clear(
     State(engine): State<Arc<Engine>>,
@@ -201,7 +201,7 @@ async fn set_paused(engine: &Engine, name: &str, paused: bool) -> Result<Json<Qu
 }
 
 /// Claims pass the queue by until it is resumed.
-#[utoipa::path(post, path = "/api/v1/queues/{name}/pause", tag = "queues", params(("name" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/queues/{name}/pause", tag = "queues", params(("name" = String, Path, pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")),
     responses((status = 200, body = QueueDocument)))]
 pub async fn pause(
     State(engine): State<Arc<Engine>>,
@@ -211,7 +211,7 @@ pub async fn pause(
 }
 
 /// Claims take from the queue again.
-#[utoipa::path(post, path = "/api/v1/queues/{name}/resume", tag = "queues", params(("name" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/queues/{name}/resume", tag = "queues", params(("name" = String, Path, pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")),
     responses((status = 200, body = QueueDocument)))]
 pub async fn resume(
     State(engine): State<Arc<Engine>>,

@@ -51,15 +51,18 @@ pub struct TypeDocument {
 #[allow(dead_code, reason = "describes a type of the core for readers of the API")]
 pub struct TypeChangeBody {
     /// The queue of tasks that name none.
+    #[schema(pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
     queue: Option<String>,
     /// The priority of tasks that name none.
     #[schema(schema_with = crate::document::priority_schema, required = false)]
     priority: Option<Priority>,
     timeout_seconds: Option<f64>,
+    #[schema(maximum = 100)]
     max_retries: Option<u32>,
     #[schema(value_type = Option<Object>)]
     retry: Option<RetryPolicy>,
     dead_letter: Option<bool>,
+    #[schema(minimum = 1, maximum = 100)]
     max_crashes: Option<u32>,
     #[schema(value_type = Option<Object>)]
     retention: Option<Retention>,
@@ -117,7 +120,7 @@ pub async fn list(State(engine): State<Arc<Engine>>, Args(query): Args<NameQuery
 }
 
 /// The settings of one task type.
-#[utoipa::path(get, path = "/api/v1/task-types/{type}", tag = "task types", params(("type" = String, Path)),
+#[utoipa::path(get, path = "/api/v1/task-types/{type}", tag = "task types", params(("type" = String, Path, pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")),
     responses((status = 200, body = TypeDocument)))]
 pub async fn get(State(engine): State<Arc<Engine>>, Path(name): Path<String>) -> Result<Json<TypeDocument>, Problem> {
     let task_type = type_name(&name)?;
@@ -128,7 +131,7 @@ pub async fn get(State(engine): State<Arc<Engine>>, Path(name): Path<String>) ->
 }
 
 /// Changes the settings of a task type.
-#[utoipa::path(put, path = "/api/v1/task-types/{type}", tag = "task types", params(("type" = String, Path)),
+#[utoipa::path(put, path = "/api/v1/task-types/{type}", tag = "task types", params(("type" = String, Path, pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")),
     request_body = TypeChangeBody, responses((status = 200, body = TypeDocument)))]
 pub async fn change(
     State(engine): State<Arc<Engine>>,
@@ -141,7 +144,7 @@ pub async fn change(
 }
 
 /// Forgets the settings of a task type; its tasks stay.
-#[utoipa::path(delete, path = "/api/v1/task-types/{type}", tag = "task types", params(("type" = String, Path)),
+#[utoipa::path(delete, path = "/api/v1/task-types/{type}", tag = "task types", params(("type" = String, Path, pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")),
     responses((status = 204, description = "The settings are gone.")))]
 pub async fn clear(State(engine): State<Arc<Engine>>, Path(name): Path<String>) -> Result<StatusCode, Problem> {
     let task_type = type_name(&name)?;
@@ -160,14 +163,14 @@ async fn set_paused(engine: &Engine, name: &str, paused: bool) -> Result<Json<Ty
 }
 
 /// Claims pass the type by until it is resumed.
-#[utoipa::path(post, path = "/api/v1/task-types/{type}/pause", tag = "task types", params(("type" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/task-types/{type}/pause", tag = "task types", params(("type" = String, Path, pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")),
     responses((status = 200, body = TypeDocument)))]
 pub async fn pause(State(engine): State<Arc<Engine>>, Path(name): Path<String>) -> Result<Json<TypeDocument>, Problem> {
     set_paused(&engine, &name, true).await
 }
 
 /// Claims take tasks of the type again.
-#[utoipa::path(post, path = "/api/v1/task-types/{type}/resume", tag = "task types", params(("type" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/task-types/{type}/resume", tag = "task types", params(("type" = String, Path, pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")),
     responses((status = 200, body = TypeDocument)))]
 pub async fn resume(
     State(engine): State<Arc<Engine>>,

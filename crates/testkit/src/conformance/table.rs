@@ -69,6 +69,8 @@ macro_rules! for_each_behaviour {
                 work_flows_while_urgent_work_keeps_coming: "Work flows while urgent work keeps coming.",
             }
             waiting {
+                a_claim_without_room_is_in_nobodys_way: "A waiting claim without room is in nobody's way.",
+                a_cancellation_ends_one_wait_only: "A cancellation ends one wait of its worker, not every one until it is acknowledged.",
                 a_waiting_claim_takes_what_is_ready_at_once: "A waiting claim takes what is ready at once.",
                 a_waiting_claim_wakes_on_submit: "A waiting claim wakes on submit.",
                 a_waiting_claim_wakes_when_a_task_is_due: "A waiting claim wakes when a task is due.",

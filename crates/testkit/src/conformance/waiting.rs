@@ -232,3 +232,31 @@ pub async fn an_amended_time_wakes_a_waiting_claim(rig: Rig) {
     rig.make_due().await;
     assert_eq!(only(waiting).await.id, id);
 }
+
+pub async fn a_claim_without_room_is_in_nobodys_way(rig: Rig) {
+    let full = rig.worker().await;
+    let request = ClaimRequest { worker: full, capabilities: None, up_to: 0, lease: LEASE, wait: true };
+    let store = std::sync::Arc::clone(&rig.store);
+    let without_room = tokio::spawn(async move { store.claim(request).await });
+    settle().await;
+    let waiting = rig.claim_waiting(rig.worker().await);
+    settle().await;
+    let id = rig.submit(task("a")).await;
+    assert_eq!(only(waiting).await.id, id);
+    assert!(!without_room.is_finished(), "it has nothing to be told");
+    without_room.abort();
+}
+
+pub async fn a_cancellation_ends_one_wait_only(rig: Rig) {
+    let (worker, claimed) = rig.started(task("a")).await;
+    rig.store.cancel(vec![claimed.id], windlass_core::actor::Actor::Api).await.expect("taken");
+    let told = soon(rig.claim_waiting(worker)).await.expect("no panic");
+    assert_eq!(told.cancel, vec![claimed.id]);
+    let waiting = rig.claim_waiting(worker);
+    settle().await;
+    assert!(!waiting.is_finished(), "told once, it may wait in peace");
+    let id = rig.submit(task("b")).await;
+    let next = soon(waiting).await.expect("no panic");
+    assert_eq!(next.tasks.first().map(|task| task.id), Some(id));
+    assert_eq!(next.cancel, vec![claimed.id], "beside work it is named again");
+}
