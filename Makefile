@@ -11,11 +11,12 @@ SEED ?= 1
 # The soak: how many crash tests one after another, each with the next seed, and how many cases each property gets.
 SOAK_RUNS ?= 5
 SOAK_CASES ?= 20000
+SOAK_OPERATIONS ?= 200000
 # The loader: the server it talks to.
 SERVER ?= http://127.0.0.1:7070
 
 .DEFAULT_GOAL := help
-.PHONY: help build release check fmt clippy doc docs deps tree test test-setup test-rust test-readme crash crash-smoke soak bench
+.PHONY: help build release check fmt clippy doc docs deps tree test test-setup test-rust test-readme faults crash crash-smoke soak bench
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
@@ -47,7 +48,7 @@ deps: test-setup ## banned crates, licences, sources, advisories where cargo-den
 tree: test-setup ## the files themselves: no paths that only one machine has, scripts are sound
 	scripts/check-tree.sh
 
-test: test-setup test-rust test-readme crash-smoke ## every test CI runs
+test: test-setup test-rust test-readme faults crash-smoke ## every test CI runs
 	@echo "test: all passed"
 
 test-setup: ## the programs the tests need, installed where possible
@@ -59,6 +60,9 @@ test-rust: test-setup ## the Rust tests
 test-readme: test-setup release ## the commands of the README, run as written
 	CARGO_TARGET_DIR="$(TARGET_DIR)" scripts/test-readme.sh
 
+faults: test-setup release ## a full disk and a failing fsync, with the real binary
+	scripts/test-faults.sh "$(TARGET_DIR)/release/windlass"
+
 crash-smoke: test-setup release ## a short crash test
 	"$(TARGET_DIR)/release/windlass-crash" --binary "$(TARGET_DIR)/release/windlass" --kills $(SMOKE_KILLS) --seed $(SEED)
 
@@ -66,7 +70,7 @@ crash: release ## the crash test: make crash KILLS=200 SEED=1
 	"$(TARGET_DIR)/release/windlass-crash" --binary "$(TARGET_DIR)/release/windlass" --kills $(KILLS) --seed $(SEED)
 
 soak: release ## longer properties and several crash tests with different seeds
-	PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --workspace
+	PROPTEST_CASES=$(SOAK_CASES) WINDLASS_MODEL_OPERATIONS=$(SOAK_OPERATIONS) $(CARGO) test --workspace
 	@for run in $$(seq 1 $(SOAK_RUNS)); do \
 		seed=$$(( $(SEED) + run - 1 )); \
 		echo "soak: crash test $$run of $(SOAK_RUNS), seed $$seed"; \

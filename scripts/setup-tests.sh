@@ -4,7 +4,7 @@
 set -euo pipefail
 
 # command:Debian package
-needed=(cc:gcc curl:curl jq:jq shellcheck:shellcheck sqlite3:sqlite3)
+needed=(cc:gcc curl:curl jq:jq shellcheck:shellcheck strace:strace unshare:util-linux)
 
 missing_packages=()
 for pair in "${needed[@]}"; do

@@ -144,11 +144,11 @@ impl Operation for ClaimCall {
 /// Hands a claim over; if nobody takes it, its tasks go back to their places.
 fn deliver(worker: WorkerId, reply: ClaimReply, outcome: Result<Claimed, WorkerError>) -> Option<Box<dyn Operation>> {
     let unclaimed = reply.send(outcome).err()?.ok()?;
-    give_back(worker, unclaimed)
+    give_back(worker, &unclaimed)
 }
 
 /// The operation that releases what a claim got.
-pub(crate) fn give_back(worker: WorkerId, claimed: Claimed) -> Option<Box<dyn Operation>> {
+pub(crate) fn give_back(worker: WorkerId, claimed: &Claimed) -> Option<Box<dyn Operation>> {
     if claimed.tasks.is_empty() {
         return None;
     }

@@ -161,7 +161,7 @@ impl Ledger {
         actor: Actor,
     ) -> JournalResult<()> {
         let task = self.running(key)?;
-        let past = Past { applied: Some(applied), ..self.past(journal, key, &task, Some(lease))? };
+        let past = Past { applied: Some(applied), ..Self::past(journal, key, &task, Some(lease))? };
         let ended = moved(task, &effect_of(Trigger::Complete)?, self.now, Duration::ZERO);
         self.drop_lease(journal, key, lease)?;
         let ending = Ending { reason: None, result, change: Change::Completed };
@@ -177,7 +177,7 @@ impl Ledger {
         actor: Actor,
     ) -> JournalResult<Status> {
         let task = self.running(key)?;
-        let mut past = self.past(journal, key, &task, Some(lease))?;
+        let mut past = Self::past(journal, key, &task, Some(lease))?;
         past.applied = applied.or(past.applied);
         let next = moved(task, &effect_of(Trigger::Release)?, self.now, Duration::ZERO);
         self.drop_lease(journal, key, lease)?;
@@ -196,7 +196,7 @@ impl Ledger {
         actor: Actor,
     ) -> JournalResult<Status> {
         let task = self.running(key)?;
-        let past = Past { applied: Some(applied), ..self.past(journal, key, &task, Some(lease))? };
+        let past = Past { applied: Some(applied), ..Self::past(journal, key, &task, Some(lease))? };
         let next = moved(task, &effect_of(Trigger::Snooze)?, self.now, span);
         self.drop_lease(journal, key, lease)?;
         journal.put_progress(key, None)?;
@@ -220,7 +220,7 @@ impl Ledger {
         let policy = &row.spec.policy;
         let (class, error) = describe(fault, policy, lease);
         let verdict = self.verdict(fault, policy, key, &task, class, &error);
-        let mut past = self.past(journal, key, &task, Some(lease))?;
+        let mut past = Self::past(journal, key, &task, Some(lease))?;
         let attempt = FailedAttempt {
             attempt: task.attempt,
             worker: Some(lease.worker),

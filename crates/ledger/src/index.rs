@@ -312,15 +312,15 @@ impl Index {
     /// Counts dead letters.
     pub fn count_dead(&mut self, queue: &QueueName, task_type: &TaskType, delta: i64) {
         let place = (queue.clone(), task_type.clone());
-        self.add_dead(place.clone(), delta);
+        self.add_dead(&place, delta);
         self.undo.push(Undo::Dead(place, delta));
     }
 
-    fn add_dead(&mut self, place: (QueueName, TaskType), delta: i64) {
+    fn add_dead(&mut self, place: &(QueueName, TaskType), delta: i64) {
         let counter = self.dead_letters.entry(place.clone()).or_default();
         *counter = counter.saturating_add_signed(delta);
         if *counter == 0 {
-            self.dead_letters.remove(&place);
+            self.dead_letters.remove(place);
         }
     }
 
@@ -348,7 +348,7 @@ impl Index {
                     let counter = &mut self.ended[usize::from(status.code())];
                     *counter = counter.saturating_add_signed(-delta);
                 }
-                Undo::Dead(place, delta) => self.add_dead(place, -delta),
+                Undo::Dead(place, delta) => self.add_dead(&place, -delta),
             }
         }
         self.lanes.vanish();

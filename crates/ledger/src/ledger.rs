@@ -240,19 +240,17 @@ impl Ledger {
 
     /// The number of this transaction's event row.
     pub(crate) fn event_no(&mut self, journal: &mut dyn Journal) -> JournalResult<u64> {
-        match self.event_no {
-            Some(no) => Ok(no),
-            None => {
-                let no = self.numbers.event.take(1, journal)?;
-                self.event_no = Some(no);
-                Ok(no)
-            }
+        if let Some(no) = self.event_no {
+            Ok(no)
+        } else {
+            let no = self.numbers.event.take(1, journal)?;
+            self.event_no = Some(no);
+            Ok(no)
         }
     }
 
     /// What a task brings along: from its overlay, if it has one, and its lease.
     pub(crate) fn past(
-        &mut self,
         journal: &mut dyn Journal,
         key: TaskKey,
         task: &LiveTask,

@@ -66,7 +66,7 @@ impl Ledger {
         served: &mut Vec<Served>,
     ) -> JournalResult<()> {
         let lease = self.index.lease(key);
-        let past = self.past(journal, key, &task, lease.as_ref())?;
+        let past = Self::past(journal, key, &task, lease.as_ref())?;
         let ended = moved(task, effect, self.now, Duration::ZERO);
         let ending = Ending { reason: None, result: None, change: Change::Cancelled };
         self.end(journal, key, task.status, ended, past, ending, by, lease.as_ref())?;
@@ -98,7 +98,7 @@ impl Ledger {
             (Err(refused), _) => return Ok(Err(refused)),
             (Ok(_), Found::Ended(ended)) => return Ok(Err(ChangeError::WrongStatus(ended.status))),
         };
-        let past = self.past(journal, key, &task, None)?;
+        let past = Self::past(journal, key, &task, None)?;
         let mut next = task;
         if amendment.priority.is_some() || amendment.tags.is_some() {
             let Some(mut row) = journal.task(key)? else { return Err(missing(key)) };
@@ -178,7 +178,7 @@ impl Ledger {
         wish: &Requeue,
         by: Actor,
     ) -> JournalResult<()> {
-        let past = self.past(journal, key, &task, None)?;
+        let past = Self::past(journal, key, &task, None)?;
         let mut next = moved(task, effect, self.now, Duration::ZERO);
         if wish.reset_retries {
             next.retries = 0;
@@ -255,7 +255,7 @@ impl Ledger {
                 Err(refused) => Err(refused),
                 Ok((key, found)) => match (found.legal(Trigger::Bury), found) {
                     (Ok(effect), Found::Live(task)) => {
-                        let past = self.past(journal, key, &task, None)?;
+                        let past = Self::past(journal, key, &task, None)?;
                         let ended = moved(task, &effect, self.now, Duration::ZERO);
                         let reason = EndReason::RejectedByOperator;
                         let change = given_up(ended, reason, None, None, Some(note.to_owned()));

@@ -127,6 +127,7 @@ impl LedgerStore {
 }
 
 /// Live tasks that may match, from memory.
+#[allow(clippy::unnecessary_wraps, reason = "the shape of every call's work")]
 fn live_candidates(
     desk: &mut Desk<'_>,
     (below, filter): &(TaskKey, TaskFilter),
@@ -173,7 +174,7 @@ impl Drop for PendingClaim {
         let Some(mut answer) = self.answer.take() else { return };
         answer.close();
         if let Ok(Ok(claimed)) = answer.try_recv()
-            && let Some(release) = give_back(self.worker, claimed)
+            && let Some(release) = give_back(self.worker, &claimed)
         {
             self.inbox.send_later(release);
         }

@@ -49,7 +49,7 @@ impl Ledger {
         for key in &due {
             let Some(task) = self.index.task(*key) else { continue };
             let Ok(effect) = transition(task.status, Trigger::Due) else { continue };
-            let past = self.past(journal, *key, &task, None)?;
+            let past = Self::past(journal, *key, &task, None)?;
             let next = moved(task, &effect, self.now, Duration::ZERO);
             self.carry_on(journal, *key, task.status, next, past, Change::Due, Actor::System, None)?;
         }
@@ -90,7 +90,7 @@ impl Ledger {
     pub(crate) fn expire_one(&mut self, journal: &mut dyn Journal, key: TaskKey) -> JournalResult<()> {
         let task = self.index.task(key).ok_or_else(|| missing(key))?;
         let Ok(effect) = transition(task.status, Trigger::Expire) else { return Ok(()) };
-        let past = self.past(journal, key, &task, None)?;
+        let past = Self::past(journal, key, &task, None)?;
         let ended = moved(task, &effect, self.now, Duration::ZERO);
         let reason = EndReason::Expired;
         let ending = Ending { reason: Some(reason), result: None, change: given_up(ended, reason, None, None, None) };

@@ -38,6 +38,7 @@ const IOERR_FSYNC: i32 = rusqlite::ffi::SQLITE_IOERR_FSYNC;
 const IOERR_DIR_FSYNC: i32 = rusqlite::ffi::SQLITE_IOERR_DIR_FSYNC;
 
 /// An error inside a transaction: it is rolled back and the callers may try again.
+#[allow(clippy::needless_pass_by_value, reason = "the shape that map_err wants")]
 pub(crate) fn in_transaction(error: rusqlite::Error) -> JournalError {
     let (code, extended) = codes(&error);
     JournalError {
@@ -61,6 +62,7 @@ pub(crate) fn in_transaction(error: rusqlite::Error) -> JournalError {
 
 /// An error of the commit itself. A full disk leaves nothing behind; after any other error
 /// nobody knows what the disk has, and going on would be pretending.
+#[allow(clippy::needless_pass_by_value, reason = "the shape that map_err wants")]
 pub(crate) fn in_commit(error: rusqlite::Error) -> JournalError {
     let (code, _) = codes(&error);
     JournalError {

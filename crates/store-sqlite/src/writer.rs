@@ -45,8 +45,8 @@ pub(crate) fn start(
 ) -> io::Result<WriterInbox> {
     let (sender, mut receiver) = mpsc::channel(WAITING);
     let (later, mut left_over) = mpsc::unbounded_channel();
+    // The thread holds the folder's lock until it ends.
     thread::Builder::new().name("windlass-writer".into()).spawn(move || {
-        let _held_until_the_end = lock;
         let _told_if_it_panics = TellIfPanicking(Arc::clone(&on_fatal));
         let mut arrived = Vec::with_capacity(BATCH);
         while receiver.blocking_recv_many(&mut arrived, BATCH) > 0 {
@@ -76,7 +76,7 @@ pub(crate) fn start(
                 // The last connection to close copies the WAL into the file and removes it.
                 drop(checkpoints);
                 drop(writer);
-                drop(_held_until_the_end);
+                drop(lock);
                 let _ = done.send(());
                 return;
             }
@@ -122,14 +122,11 @@ impl Inbox for WriterInbox {
     }
 
     fn send_later(&self, operation: Box<dyn Operation>) {
-        match self.sender.try_send(Message::Operation(operation)) {
-            Ok(()) => {}
-            Err(mpsc::error::TrySendError::Full(Message::Operation(operation))) => {
-                // The writer is busy, so it will look here after its next batch. If it has
-                // ended instead, there is no lease left to give back.
-                let _ = self.later.send(operation);
-            }
-            Err(_) => {}
+        let sent = self.sender.try_send(Message::Operation(operation));
+        if let Err(mpsc::error::TrySendError::Full(Message::Operation(operation))) = sent {
+            // The writer is busy, so it will look here after its next batch. If it has ended
+            // instead, there is no lease left to give back.
+            let _ = self.later.send(operation);
         }
     }
 
