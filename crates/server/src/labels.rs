@@ -94,6 +94,15 @@ pub struct Shift {
     pub to: String,
 }
 
+/// A verb of a store.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct StoreCall {
+    /// Which store.
+    pub store: &'static str,
+    /// Which verb.
+    pub op: &'static str,
+}
+
 /// Task type alone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct TypeLabel {

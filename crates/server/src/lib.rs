@@ -18,6 +18,7 @@ mod maintenance;
 mod metrics;
 mod net;
 mod number;
+mod observed_store;
 mod path;
 mod problem;
 mod query;
@@ -52,6 +53,7 @@ pub async fn run(
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let (close, closing) = watch::channel(false);
+    let store: Arc<dyn Store> = Arc::new(observed_store::ObservedStore::new(store, Arc::clone(&metrics)));
     let engine = engine::Engine::new(config.clone(), Arc::clone(&store), metrics, closing);
     let loops = maintenance::start(&engine);
     let stop = async {

@@ -16,7 +16,9 @@ use windlass_core::names::TaskType;
 use windlass_core::status::Status;
 use windlass_core::time::Timestamp;
 
-use crate::labels::{Bounded, Classed, Lane, Reasoned, RequestLabels, Run, Seconds, Shift, TypeLabel, Waiting};
+use crate::labels::{
+    Bounded, Classed, Lane, Reasoned, RequestLabels, Run, Seconds, Shift, StoreCall, TypeLabel, Waiting,
+};
 use crate::recent::{Flow, Recoveries, Waits, Window, percentiles};
 
 /// What happened lately, for people who look now.
@@ -49,6 +51,8 @@ pub struct Metrics {
     deduplicated: Family<TypeLabel, Counter>,
     rejected: Family<crate::labels::Reason, Counter>,
     requests: Family<RequestLabels, Histogram, Seconds>,
+    store_calls: Family<StoreCall, Histogram, Seconds>,
+    store_failures: Family<StoreCall, Counter>,
     /// Claims per second over the last minute, as the bits of a float: read by every submit.
     drain_rate: AtomicU64,
     counted: Mutex<Counted>,
@@ -114,6 +118,8 @@ impl Default for Metrics {
             deduplicated: family!("windlass_tasks_deduplicated", "Submits that found their task already there"),
             rejected: family!("windlass_rejected", "Requests refused"),
             requests: family!("windlass_http_request_duration_seconds", "From request to answer", seconds),
+            store_calls: family!("windlass_store_op_duration_seconds", "From call to durable answer", seconds),
+            store_failures: family!("windlass_store_errors", "Calls that the store could not carry out"),
             drain_rate: AtomicU64::new(0),
             counted: Mutex::new(Counted {
                 lanes: HashMap::new(),
@@ -149,6 +155,16 @@ impl Metrics {
     /// Counts a refusal.
     pub fn rejected(&self, reason: &'static str) {
         self.rejected.get_or_create(&crate::labels::Reason { reason }).inc();
+    }
+
+    /// Counts a call of the store.
+    pub fn store_call(&self, store: &'static str, op: &'static str, took: std::time::Duration) {
+        self.store_calls.get_or_create(&StoreCall { store, op }).observe(took.as_secs_f64());
+    }
+
+    /// Counts a call that the store could not carry out.
+    pub fn store_failure(&self, store: &'static str, op: &'static str) {
+        self.store_failures.get_or_create(&StoreCall { store, op }).inc();
     }
 
     /// Counts a submit whose task was there before.

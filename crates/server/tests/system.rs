@@ -52,6 +52,7 @@ async fn statistics_and_metrics_count_what_happened() {
         r#"windlass_queue_depth{queue="other",priority="medium"} 1"#,
         r#"windlass_dlq_depth{queue="default",type="bad"} 1"#,
         r#"windlass_tasks{status="completed"} 1"#,
+        r#"windlass_store_op_duration_seconds_count{store="memory",op="submit"}"#,
         r#"windlass_workers{status="active"} 1"#,
         "windlass_worker_capacity 10",
         r#"windlass_http_request_duration_seconds_count{route="/api/v1/tasks",method="POST",status="201"} 3"#,

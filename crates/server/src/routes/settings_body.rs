@@ -15,17 +15,26 @@ pub struct SettingsBody<T>(pub T);
 
 /// Fields that a later version will know.
 pub trait Later {
-    /// Their names.
-    const LATER: &'static [&'static str];
+    /// Their names, each with the value that says what happens anyway: that one is taken, any other refused.
+    const LATER: &'static [(&'static str, &'static str)];
 }
 
 impl Later for windlass_core::settings::QueueChange {
-    const LATER: &'static [&'static str] = &["weights", "concurrency", "rate_limit", "events"];
+    const LATER: &'static [(&'static str, &'static str)] =
+        &[("weights", "null"), ("concurrency", "null"), ("rate_limit", "null"), ("events", "\"full\"")];
 }
 
 impl Later for windlass_core::settings::TypeChange {
-    const LATER: &'static [&'static str] =
-        &["concurrency", "rate_limit", "breaker", "schema", "sensitive", "target", "slots", "error_rules"];
+    const LATER: &'static [(&'static str, &'static str)] = &[
+        ("concurrency", "null"),
+        ("rate_limit", "null"),
+        ("breaker", "null"),
+        ("schema", "{}"),
+        ("sensitive", "false"),
+        ("target", "null"),
+        ("slots", "1"),
+        ("error_rules", "[]"),
+    ];
 }
 
 impl<T: DeserializeOwned + Later> FromRequest<Arc<Engine>> for SettingsBody<T> {
@@ -33,8 +42,9 @@ impl<T: DeserializeOwned + Later> FromRequest<Arc<Engine>> for SettingsBody<T> {
 
     async fn from_request(request: Request, engine: &Arc<Engine>) -> Result<Self, Problem> {
         let JsonBody(mut fields) = JsonBody::<Map<String, Value>>::from_request(request, engine).await?;
-        for name in T::LATER {
-            if fields.remove(*name).is_some_and(|value| !value.is_null()) {
+        for (name, harmless) in T::LATER {
+            let given = fields.remove(*name).filter(|value| !value.is_null());
+            if given.is_some_and(|value| serde_json::from_str::<Value>(harmless).ok() != Some(value)) {
                 return Err(Problem::invalid_field(*name, "is not supported by this version yet"));
             }
         }
