@@ -16,7 +16,7 @@ SOAK_OPERATIONS ?= 200000
 SERVER ?= http://127.0.0.1:7070
 
 .DEFAULT_GOAL := help
-.PHONY: help build release check fmt clippy doc docs deps tree test test-setup test-rust test-readme faults crash crash-smoke soak bench
+.PHONY: help build release check fmt clippy doc docs deps tree test test-setup test-rust test-readme test-protocol faults crash crash-smoke soak bench
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
@@ -48,7 +48,7 @@ deps: test-setup ## banned crates, licences, sources, advisories where cargo-den
 tree: test-setup ## the files themselves: no paths that only one machine has, scripts are sound
 	scripts/check-tree.sh
 
-test: test-setup test-rust test-readme faults crash-smoke ## every test CI runs
+test: test-setup test-rust test-readme test-protocol faults crash-smoke ## every test CI runs
 	@echo "test: all passed"
 
 test-setup: ## the programs the tests need, installed where possible
@@ -59,6 +59,9 @@ test-rust: test-setup ## the Rust tests
 
 test-readme: test-setup release ## the commands of the README, run as written
 	CARGO_TARGET_DIR="$(TARGET_DIR)" scripts/test-readme.sh
+
+test-protocol: test-setup release ## the workers of docs/protocol.md, with the real binary
+	scripts/test-protocol.sh "$(TARGET_DIR)/release/windlass"
 
 faults: test-setup release ## a full disk and a failing fsync, with the real binary
 	scripts/test-faults.sh "$(TARGET_DIR)/release/windlass"

@@ -4,7 +4,7 @@
 set -euo pipefail
 
 # command:Debian package
-needed=(cc:gcc curl:curl jq:jq shellcheck:shellcheck strace:strace unshare:util-linux)
+needed=(cc:gcc curl:curl jq:jq python3:python3 shellcheck:shellcheck strace:strace unshare:util-linux)
 
 missing_packages=()
 for pair in "${needed[@]}"; do

@@ -89,7 +89,10 @@ pub enum Change {
         note: Option<String>,
     },
     /// Somebody cancelled it.
-    Cancelled,
+    Cancelled {
+        /// Why, if the handler itself did.
+        note: Option<String>,
+    },
     /// A person let it run now, or again.
     Replayed {
         /// Retries used up from here on.
@@ -133,7 +136,7 @@ impl Change {
             Self::Lapsed { .. } => "lapsed",
             Self::Failed { .. } => "failed",
             Self::DeadLettered { .. } => "dead_lettered",
-            Self::Cancelled => "cancelled",
+            Self::Cancelled { .. } => "cancelled",
             Self::Replayed { .. } => "replayed",
             Self::Discarded { .. } => "discarded",
             Self::Amended { .. } => "amended",

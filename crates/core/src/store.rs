@@ -172,6 +172,11 @@ pub enum Outcome {
     Released,
     /// Not now; the attempt does not count.
     Snoozed(Duration),
+    /// The handler found that the task is not wanted any more.
+    Cancelled {
+        /// Why.
+        note: Option<String>,
+    },
 }
 
 /// A result.
@@ -200,6 +205,7 @@ impl Finish {
             Outcome::Failed(error) => json::digest(&serde_json::to_vec(error).unwrap_or_default()) ^ 2,
             Outcome::Released => 3,
             Outcome::Snoozed(span) => json::digest(&span.as_micros().to_le_bytes()) ^ 4,
+            Outcome::Cancelled { note } => json::digest(note.as_deref().unwrap_or_default().as_bytes()) ^ 5,
         };
         Self { task, token, outcome, digest }
     }

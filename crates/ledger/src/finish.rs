@@ -36,6 +36,7 @@ enum Ended {
     Failed(ErrorReport),
     Released,
     Snoozed(Duration),
+    Cancelled { note: Option<String> },
 }
 
 impl From<Finish> for Arrived {
@@ -47,6 +48,7 @@ impl From<Finish> for Arrived {
             Outcome::Failed(error) => Ended::Failed(error),
             Outcome::Released => Ended::Released,
             Outcome::Snoozed(span) => Ended::Snoozed(span),
+            Outcome::Cancelled { note } => Ended::Cancelled { note },
         };
         Self { task: finish.task, token: finish.token, digest: finish.digest, ending }
     }
@@ -121,6 +123,10 @@ impl Ledger {
             }
             Ended::Released => self.release(journal, key, &lease, Some(applied(Status::Queued)), actor)?,
             Ended::Snoozed(span) => self.snooze(journal, key, &lease, applied(Status::Scheduled), *span, actor)?,
+            Ended::Cancelled { note } => {
+                self.withdraw(journal, key, &lease, applied(Status::Cancelled), note.clone(), actor)?;
+                Status::Cancelled
+            }
         };
         Ok(Ok(Finished { status, repeated: false, follow_ups }))
     }
@@ -165,6 +171,24 @@ impl Ledger {
         let ended = moved(task, &effect_of(Trigger::Complete)?, self.now, Duration::ZERO);
         self.drop_lease(journal, key, lease)?;
         let ending = Ending { reason: None, result, change: Change::Completed };
+        self.end(journal, key, task.status, ended, past, ending, actor, Some(lease))
+    }
+
+    /// The handler itself cancels its task: nobody runs it any more, so the lease ends with it.
+    fn withdraw(
+        &mut self,
+        journal: &mut dyn Journal,
+        key: TaskKey,
+        lease: &Lease,
+        applied: AppliedResult,
+        note: Option<String>,
+        actor: Actor,
+    ) -> JournalResult<()> {
+        let task = self.running(key)?;
+        let past = Past { applied: Some(applied), ..Self::past(journal, key, &task, Some(lease))? };
+        let ended = moved(task, &effect_of(Trigger::Cancel)?, self.now, Duration::ZERO);
+        self.drop_lease(journal, key, lease)?;
+        let ending = Ending { reason: None, result: None, change: Change::Cancelled { note } };
         self.end(journal, key, task.status, ended, past, ending, actor, Some(lease))
     }
 

@@ -197,7 +197,7 @@ impl Ledger {
                 | Change::Released
                 | Change::Snoozed { .. }
                 | Change::Lapsed { .. }
-                | Change::Cancelled
+                | Change::Cancelled { .. }
                 | Change::Replayed { .. }
                 | Change::Discarded { .. }
                 | Change::Amended { .. } => {}

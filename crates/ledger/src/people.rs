@@ -68,7 +68,7 @@ impl Ledger {
         let lease = self.index.lease(key);
         let past = Self::past(journal, key, &task, lease.as_ref())?;
         let ended = moved(task, effect, self.now, Duration::ZERO);
-        let ending = Ending { reason: None, result: None, change: Change::Cancelled };
+        let ending = Ending { reason: None, result: None, change: Change::Cancelled { note: None } };
         self.end(journal, key, task.status, ended, past, ending, by, lease.as_ref())?;
         if let Some(lease) = lease {
             // The worker still runs it: the lease stays, revoked, until it answers or lapses.

@@ -31,15 +31,71 @@ mod submit;
 use std::io;
 use std::sync::Arc;
 
+use axum::Router;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use windlass_core::store::Store;
+use windlass_core::store::{Store, StoreError};
 
 pub use change_log::Watch;
 pub use config::ServerConfig;
 pub use metrics::Metrics;
 pub use problem::{Code, markdown as error_table};
 pub use routes::openapi;
+
+/// Windlass without a socket: the store, the rules around it and the API that speaks to it. Cheap to clone.
+///
+/// [`run`] puts it behind a listener; an application can hold it in its own process and call
+/// [`App::router`] straight.
+#[derive(Clone)]
+pub struct App {
+    engine: Arc<engine::Engine>,
+    router: Router,
+    close: Arc<watch::Sender<bool>>,
+}
+
+/// The background loops; dropping them stops them.
+#[must_use = "dropping it stops the maintenance"]
+pub struct MaintenanceLoops(#[expect(dead_code, reason = "held for its drop")] tokio::task::JoinSet<()>);
+
+impl App {
+    /// An app on a store.
+    pub fn new(config: ServerConfig, store: Arc<dyn Store>, metrics: Arc<Metrics>) -> Self {
+        let (close, closing) = watch::channel(false);
+        let store: Arc<dyn Store> = Arc::new(observed_store::ObservedStore::new(store, Arc::clone(&metrics)));
+        let engine = engine::Engine::new(config, store, metrics, closing);
+        let router = routes::router(&engine);
+        Self { engine, router, close: Arc::new(close) }
+    }
+
+    /// The API.
+    pub fn router(&self) -> Router {
+        self.router.clone()
+    }
+
+    /// Starts every background loop on the current runtime.
+    pub fn start_maintenance(&self) -> MaintenanceLoops {
+        MaintenanceLoops(maintenance::start(&self.engine))
+    }
+
+    /// Runs every background loop once, as often as it has something to do: for tests that move the clock by hand.
+    pub async fn run_maintenance_once(&self) -> Result<(), StoreError> {
+        for each in maintenance::Loop::ALL {
+            while each.run_once(&*self.engine.store, &self.engine.config).await?.more {}
+        }
+        Ok(())
+    }
+
+    /// Readiness fails and long polls end with what they have.
+    pub fn begin_closing(&self) {
+        self.close.send_replace(true);
+    }
+
+    /// Ends long polls and closes the store. Later calls are refused.
+    pub async fn close(&self) {
+        self.begin_closing();
+        self.engine.store.close().await;
+    }
+}
 
 /// Serves until `shutdown` resolves and everything that ran has finished.
 ///
@@ -52,19 +108,17 @@ pub async fn run(
     listener: TcpListener,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let (close, closing) = watch::channel(false);
-    let store: Arc<dyn Store> = Arc::new(observed_store::ObservedStore::new(store, Arc::clone(&metrics)));
-    let engine = engine::Engine::new(config.clone(), Arc::clone(&store), metrics, closing);
-    let loops = maintenance::start(&engine);
+    let app = App::new(config.clone(), store, metrics);
+    let loops = app.start_maintenance();
     let stop = async {
         shutdown.await;
-        close.send_replace(true);
+        app.begin_closing();
         tokio::time::sleep(config.drain_delay).await;
         // From here on workers cannot reach this node to renew their leases, so it must not
         // decide that these lapsed.
         drop(loops);
     };
-    net::serve(listener, routes::router(&engine), &config, stop).await;
-    store.close().await;
+    net::serve(listener, app.router(), &config, stop).await;
+    app.close().await;
     Ok(())
 }

@@ -297,7 +297,7 @@ impl Metrics {
                 self.dead_lettered.get_or_create(&lane.reasoned(reason.as_str())).inc();
                 self.count_end(&lane, committed);
             }
-            Change::Cancelled => {
+            Change::Cancelled { .. } => {
                 self.cancelled.get_or_create(&of_lane()).inc();
                 self.count_end(&lane, committed);
             }

@@ -40,6 +40,8 @@ pub enum ResultStatus {
     Released,
     /// Not now; the attempt does not count.
     Snoozed,
+    /// The handler found that the task is not wanted any more.
+    Cancelled,
 }
 
 /// What a worker says about a failure. Only `message` is required.
@@ -84,6 +86,8 @@ pub struct ResultBody {
     pub error: Option<ErrorBody>,
     /// How long to wait; required with `snoozed`.
     pub snooze_seconds: Option<f64>,
+    /// Why; only with `cancelled`.
+    pub reason: Option<String>,
     /// Tasks to store in the same transaction; only with `completed`.
     pub enqueue: Option<Vec<SubmitBody>>,
 }
@@ -148,6 +152,7 @@ impl ResultBody {
         }
         only_with(self.status == ResultStatus::Failed || self.error.is_none(), "error", "failed")?;
         only_with(self.status == ResultStatus::Snoozed || self.snooze_seconds.is_none(), "snooze_seconds", "snoozed")?;
+        only_with(self.status == ResultStatus::Cancelled || self.reason.is_none(), "reason", "cancelled")?;
         match self.status {
             ResultStatus::Completed => {
                 if let Some(result) = &result {
@@ -159,6 +164,9 @@ impl ResultBody {
                 self.error.ok_or_else(|| Problem::missing_field("error"))?.into_report().map(Outcome::Failed)
             }
             ResultStatus::Released => Ok(Outcome::Released),
+            ResultStatus::Cancelled => {
+                Ok(Outcome::Cancelled { note: self.reason.map(|reason| cut(reason, limits::MESSAGE_BYTES)) })
+            }
             ResultStatus::Snoozed => {
                 let given = self.snooze_seconds.ok_or_else(|| Problem::missing_field("snooze_seconds"))?;
                 match seconds::checked(given) {

@@ -37,6 +37,7 @@ pub struct ResultCall {
     result: Option<RawJson>,
     error: Option<ErrorBody>,
     snooze_seconds: Option<f64>,
+    reason: Option<String>,
     enqueue: Option<Vec<SubmitBody>>,
 }
 
@@ -85,6 +86,7 @@ pub async fn result(
         result: body.result,
         error: body.error,
         snooze_seconds: body.snooze_seconds,
+        reason: body.reason,
         enqueue: body.enqueue,
     };
     let traces = Traces::of(&engine, std::slice::from_ref(&single)).await?;

@@ -24,7 +24,7 @@ pub fn status_after(before: Option<Status>, event: &Event) -> Status {
         Change::Retrying { .. } | Change::Snoozed { .. } | Change::Lapsed { .. } => Status::Scheduled,
         Change::Failed { .. } | Change::Discarded { .. } => Status::Failed,
         Change::DeadLettered { .. } => Status::DeadLetter,
-        Change::Cancelled => Status::Cancelled,
+        Change::Cancelled { .. } => Status::Cancelled,
         Change::Amended { run_at: Some(run_at), .. } if *run_at > event.at => Status::Scheduled,
         Change::Amended { .. } => before.expect("a task is amended after it was submitted"),
     }

@@ -220,8 +220,21 @@ pub async fn a_snooze_waits_and_uses_nothing_up(rig: Rig) {
     assert_eq!(rig.claim(worker).await.attempt, 1);
 }
 
+pub async fn a_handler_can_cancel_its_own_task(rig: Rig) {
+    let (worker, claimed) = rig.started(task("a")).await;
+    let outcome = Outcome::Cancelled { note: Some("the account is closed".to_owned()) };
+    let finished = rig.finished(worker, &claimed, outcome).await;
+    assert_eq!(finished.status, Status::Cancelled);
+    let state = rig.state(claimed.id).await;
+    assert_eq!((state.status, state.ended_at, state.end_reason), (Status::Cancelled, Some(rig.now()), None));
+    assert!(state.failed_attempts.is_empty() && state.result.is_none() && state.lease_expires_at.is_none());
+    assert!(rig.beat(worker).await.cancel.is_empty(), "the worker knows already");
+    rig.advance(seconds(100));
+    assert_eq!(rig.lapse().await, 0, "its lease is over");
+}
+
 pub async fn the_same_result_is_taken_twice_and_applied_once(rig: Rig) {
-    let outcomes = [completed_with("1"), failed(), failed_for_good(), Outcome::Released, Outcome::Snoozed(seconds(5))];
+    let outcomes = [completed_with("1"), failed(), failed_for_good(), Outcome::Released, Outcome::Snoozed(seconds(5)), Outcome::Cancelled { note: None }];
     for outcome in outcomes {
         let (worker, claimed) = rig.started(task("a").queue("q")).await;
         let first = rig.finished(worker, &claimed, outcome.clone()).await;

@@ -102,6 +102,7 @@ macro_rules! for_each_behaviour {
                 errors_are_kept_up_to_a_bound: "The errors of failed attempts are kept up to a bound, the first and the last among them.",
                 an_old_task_is_given_up: "An old task is given up.",
                 released_work_goes_back_to_its_place: "A released task goes back to its old place and its attempt does not count.",
+                a_handler_can_cancel_its_own_task: "A handler can cancel its own task; its lease is over with it.",
                 a_snooze_waits_and_uses_nothing_up: "A snoozed task joins anew after the delay and its attempt does not count.",
                 the_same_result_is_taken_twice_and_applied_once: "The same result sent twice is acknowledged twice and applied once, whatever the outcome.",
                 a_repeated_failure_is_acknowledged_while_the_next_attempt_runs: "A repeated failure is acknowledged while the next attempt runs.",

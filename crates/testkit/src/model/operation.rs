@@ -65,6 +65,7 @@ pub(super) enum Ending {
     Fail { code: &'static str, retry_after: Option<Duration>, note: u64 },
     Release,
     Snooze(Duration),
+    Withdraw,
 }
 
 /// Under which token and by which worker a result is sent.
@@ -158,6 +159,7 @@ fn ending(dice: &mut Dice) -> Ending {
             let code = ["db", "db", "rate_limited", "oom", "timeout", "never", "panic"][dice.below(7) as usize];
             Ending::Fail { code, retry_after: dice.once_in(6).then(|| span(dice, 100)), note: dice.below(3) }
         }
+        8 if dice.once_in(3) => Ending::Withdraw,
         8 => Ending::Release,
         _ => Ending::Snooze(span(dice, 60)),
     }

@@ -238,6 +238,12 @@ impl Reference {
         self.end(index, Status::Completed, None);
     }
 
+    /// The handler cancels its own task: → `cancelled`, and the lease is over.
+    pub(super) fn withdraw(&mut self, index: usize) {
+        self.items[index].lease = None;
+        self.end(index, Status::Cancelled, None);
+    }
+
     /// Release: back to `queued` at the old place, attempt -1.
     pub(super) fn release(&mut self, index: usize) {
         let item = &mut self.items[index];

@@ -120,6 +120,7 @@ impl Driver {
             }),
             Ending::Release => Outcome::Released,
             Ending::Snooze(span) => Outcome::Snoozed(*span),
+            Ending::Withdraw => Outcome::Cancelled { note: None },
         }
     }
 
@@ -197,6 +198,7 @@ impl Driver {
             Outcome::Failed(report) => self.reference.fail(item, report, false),
             Outcome::Released => self.reference.release(item),
             Outcome::Snoozed(span) => self.reference.snooze(item, *span),
+            Outcome::Cancelled { .. } => self.reference.withdraw(item),
         }
         let status = self.reference.items[item].status;
         same!((told.status, told.repeated), (status, false), "result of task {item}");

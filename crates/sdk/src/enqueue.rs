@@ -1,0 +1,158 @@
+//! Submitting: set up, then awaited.
+
+use std::future::{Future, IntoFuture};
+use std::marker::PhantomData;
+use std::pin::Pin;
+
+use serde::Deserialize;
+
+use crate::client::Client;
+use crate::error::Result;
+use crate::handle::TaskHandle;
+use crate::random;
+use crate::submission::{Batch, Submission};
+use crate::view::TaskId;
+
+/// Tasks that one call may carry.
+const BATCH: usize = 1_000;
+
+/// A task about to be submitted; await it to submit. `O` is what its handler returns.
+#[must_use = "nothing is submitted until this is awaited"]
+#[derive(Debug)]
+pub struct Enqueue<O> {
+    client: Client,
+    submission: Result<Submission>,
+    trace_parent: Option<String>,
+    output: PhantomData<fn() -> O>,
+}
+
+impl<O> Enqueue<O> {
+    pub(crate) fn new(client: Client, submission: Result<Submission>) -> Self {
+        Self { client, submission, trace_parent: None, output: PhantomData }
+    }
+
+    /// The trace it belongs to: a W3C `traceparent`.
+    pub fn trace_parent(mut self, trace_parent: impl Into<String>) -> Self {
+        self.trace_parent = Some(trace_parent.into());
+        self
+    }
+
+    /// Changes how it shall be treated.
+    pub fn with(mut self, change: impl FnOnce(crate::Options) -> crate::Options) -> Self {
+        self.submission = self.submission.map(|mut submission| {
+            submission.options = change(std::mem::take(&mut submission.options));
+            submission
+        });
+        self
+    }
+}
+
+/// The setters of [`crate::Options`], straight on the builder.
+macro_rules! forward_setters {
+    ($($name:ident($($argument:ident: $kind:ty),*) $doc:literal;)*) => {
+        $(#[doc = $doc]
+        pub fn $name(self, $($argument: $kind),*) -> Self {
+            self.with(|options| options.$name($($argument),*))
+        })*
+    };
+}
+
+impl<O> Enqueue<O> {
+    forward_setters! {
+        queue(name: impl Into<String>) "Waits in this queue.";
+        priority(priority: crate::Priority) "How urgent it is.";
+        requires(capability: impl Into<String>) "Only a worker with this capability may run it.";
+        delay(delay: std::time::Duration) "Starts this much later.";
+        run_at(time: std::time::SystemTime) "Starts at this time.";
+        expires_at(time: std::time::SystemTime) "Not started by then, it fails as expired.";
+        timeout(timeout: std::time::Duration) "How long one attempt may take.";
+        max_retries(retries: u32) "How often a failed attempt is tried again, 0 to 100.";
+        retry(retry: crate::Retry) "The delays between attempts.";
+        idempotency_key(key: impl Into<String>) "Submitting the same key again within a day gives the same task.";
+        tenant(tenant: impl Into<String>) "Whose task it is.";
+        tag(key: impl Into<String>, value: impl Into<String>) "What people find it by.";
+    }
+}
+
+#[derive(Deserialize)]
+struct Submitted {
+    task_id: TaskId,
+    deduplicated: bool,
+}
+
+#[derive(Deserialize)]
+struct SubmittedMany {
+    task_ids: Vec<TaskId>,
+}
+
+impl<O: 'static> IntoFuture for Enqueue<O> {
+    type Output = Result<TaskHandle<O>>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let Self { client, submission, trace_parent, .. } = self;
+        Box::pin(async move {
+            let mut submission = submission?;
+            give_key(&client, &mut submission);
+            let submitted: Submitted =
+                client.submit("/api/v1/tasks", &submission, trace_parent).await?;
+            Ok(TaskHandle::new(client, submitted.task_id, submitted.deduplicated))
+        })
+    }
+}
+
+/// Tasks about to be submitted together; await it to submit.
+#[must_use = "nothing is submitted until this is awaited"]
+#[derive(Debug)]
+pub struct EnqueueMany<O> {
+    client: Client,
+    submissions: Result<Vec<Submission>>,
+    output: PhantomData<fn() -> O>,
+}
+
+impl<O> EnqueueMany<O> {
+    pub(crate) fn new(client: Client, submissions: Result<Vec<Submission>>) -> Self {
+        Self { client, submissions, output: PhantomData }
+    }
+
+    /// Changes how all of them shall be treated.
+    pub fn with(mut self, change: impl Fn(crate::Options) -> crate::Options) -> Self {
+        if let Ok(submissions) = &mut self.submissions {
+            for submission in submissions {
+                submission.options = change(std::mem::take(&mut submission.options));
+            }
+        }
+        self
+    }
+}
+
+impl<O: 'static> IntoFuture for EnqueueMany<O> {
+    type Output = Result<Vec<TaskHandle<O>>>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    /// Submits. More than 1,000 tasks are several calls: then each thousand is all or nothing.
+    fn into_future(self) -> Self::IntoFuture {
+        let Self { client, submissions, .. } = self;
+        Box::pin(async move {
+            let mut submissions = submissions?;
+            let mut handles = Vec::with_capacity(submissions.len());
+            for batch in submissions.chunks_mut(BATCH) {
+                for submission in &mut *batch {
+                    give_key(&client, submission);
+                }
+                let body = Batch { tasks: batch };
+                let submitted: SubmittedMany = client.submit("/api/v1/tasks/batch", &body, None).await?;
+                let client = &client;
+                handles.extend(submitted.task_ids.into_iter().map(|id| TaskHandle::new(client.clone(), id, false)));
+            }
+            Ok(handles)
+        })
+    }
+}
+
+/// A submit may have to be repeated without knowing whether it arrived: then only a key tells that it is the same task.
+fn give_key(client: &Client, submission: &mut Submission) {
+    if client.answers_can_get_lost() {
+        submission.options.idempotency_key.get_or_insert_with(random::unique_key);
+    }
+}

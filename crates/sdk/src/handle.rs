@@ -1,0 +1,64 @@
+//! A submitted task in the hand of its submitter.
+
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+
+use crate::client::Client;
+use crate::error::{Error, Result};
+use crate::view::{Status, TaskId, TaskView};
+
+/// A task that was submitted. `O` is what its handler returns.
+#[derive(Clone, Debug)]
+pub struct TaskHandle<O> {
+    client: Client,
+    id: TaskId,
+    deduplicated: bool,
+    output: PhantomData<fn() -> O>,
+}
+
+impl<O> TaskHandle<O> {
+    pub(crate) fn new(client: Client, id: TaskId, deduplicated: bool) -> Self {
+        Self { client, id, deduplicated, output: PhantomData }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> &TaskId {
+        &self.id
+    }
+
+    /// Whether it was there before, by its idempotency key.
+    pub fn was_there_before(&self) -> bool {
+        self.deduplicated
+    }
+
+    /// How it stands.
+    pub async fn view(&self) -> Result<TaskView> {
+        self.client.task(self.id.clone()).await
+    }
+
+    /// Cancels it.
+    pub async fn cancel(&self) -> Result<()> {
+        self.client.cancel(self.id.clone()).await
+    }
+}
+
+impl<O: DeserializeOwned> TaskHandle<O> {
+    /// Waits for its end, however long that takes, and gives what the handler returned.
+    pub async fn result(&self) -> Result<O> {
+        self.result_within(Duration::from_secs(u64::from(u32::MAX))).await
+    }
+
+    /// Waits for its end and gives what the handler returned.
+    pub async fn result_within(&self, at_most: Duration) -> Result<O> {
+        let view = self.client.wait(self.id.clone(), at_most).await?;
+        match view.status {
+            Status::Completed => view.result_as(),
+            Status::Failed | Status::Cancelled | Status::DeadLetter => Err(Error::TaskDidNotSucceed(Box::new(view))),
+            Status::Blocked | Status::Scheduled | Status::Queued | Status::Executing => {
+                Err(Error::StillRunning { task_id: self.id.clone(), waited: at_most })
+            }
+        }
+    }
+}

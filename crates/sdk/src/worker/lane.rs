@@ -1,0 +1,382 @@
+//! A lane: some task types, the slots they share, and the worker that Windlass knows them by.
+//!
+//! One loop makes all calls of a lane. Results go out inside the next poll, so that "done, next please" is one round
+//! trip; while such calls are under way, what ends meanwhile gathers for the next. Only when there is nothing to send
+//! does a poll wait for work.
+
+use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll as Ready;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::backoff::Backoff;
+use crate::context::Attempt;
+use crate::error::{Error, Result};
+use crate::protocol::{Claimed, Outcome, Outgoing, Poll, Polled, Register, Registered};
+use crate::stop::StopReason;
+use crate::view::TaskId;
+use crate::worker::attempt;
+use crate::worker::common::Common;
+use crate::worker::identity::Identity;
+use crate::worker::link::Link;
+use crate::worker::outbox::{Outbox, Unsent};
+
+/// How long a poll waits for work. Shorter than what proxies commonly cut off.
+const POLL_WAIT: Duration = Duration::from_secs(25);
+/// How long an answer may take beyond that.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// A second call with results is worth its while from this many on.
+const SECOND_CALL_RESULTS: usize = 16;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) types: Vec<String>,
+    pub(crate) capacity: usize,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) common: Arc<Common>,
+    free: AtomicUsize,
+    /// Every task whose lease must be renewed: those that run, and those whose result is not acknowledged yet.
+    held: Mutex<HashMap<TaskId, Arc<Attempt>>>,
+    outbox: Outbox,
+    wake: Notify,
+}
+
+type CallFuture = Pin<Box<dyn Future<Output = Done> + Send>>;
+
+/// A call that came back.
+struct Done {
+    /// Slots that it asked tasks for.
+    reserved: usize,
+    /// Results that it carried.
+    carried: Vec<Unsent>,
+    worker_id: String,
+    answer: Result<Polled>,
+}
+
+/// The calls under way.
+#[derive(Default)]
+struct Calls {
+    /// Carry results.
+    carriers: Vec<CallFuture>,
+    /// Waits for work, for so many slots.
+    waiting: Option<(usize, CallFuture)>,
+}
+
+impl Lane {
+    pub(crate) fn new(common: Arc<Common>, types: Vec<String>, capacity: usize) -> Self {
+        Self {
+            types,
+            capacity,
+            identity: Arc::default(),
+            common,
+            free: AtomicUsize::new(capacity),
+            held: Mutex::default(),
+            outbox: Outbox::default(),
+            wake: Notify::new(),
+        }
+    }
+
+    fn held(&self) -> MutexGuard<'_, HashMap<TaskId, Arc<Attempt>>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Every attempt that this worker must answer for.
+    pub(crate) fn attempts(&self) -> Vec<Arc<Attempt>> {
+        self.held().values().cloned().collect()
+    }
+
+    /// How many slots are taken.
+    pub(crate) fn load(&self) -> usize {
+        self.capacity - self.free.load(Ordering::Relaxed).min(self.capacity)
+    }
+
+    pub(crate) fn unsent_results(&self) -> usize {
+        self.outbox.len()
+    }
+
+    /// Whether nothing runs and nothing is left to send.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.held().is_empty()
+    }
+
+    /// Tells an attempt to stop, if this worker has it.
+    pub(crate) fn stop(&self, task: &TaskId, reason: StopReason) {
+        if let Some(attempt) = self.held().get(task) {
+            attempt.stop.stop(reason);
+        }
+    }
+
+    /// Nothing more is owed to the server about these: they were released, or the worker is forgotten.
+    pub(crate) fn let_go_all(&self, reason: StopReason) -> Vec<Arc<Attempt>> {
+        let attempts: Vec<_> = self.held().drain().map(|(_, attempt)| attempt).collect();
+        for attempt in &attempts {
+            attempt.stop.stop(reason);
+        }
+        self.outbox.clear();
+        self.wake.notify_one();
+        attempts
+    }
+
+    /// The end of an attempt: its slot is free, its result goes out.
+    pub(crate) fn ended(&self, attempt: Arc<Attempt>, outcome: Outcome) {
+        // Whoever let it go has spoken for it.
+        if self.held().contains_key(&attempt.task.task_id) {
+            self.outbox.push(Unsent::new(attempt, outcome));
+        }
+        self.free.fetch_add(1, Ordering::Relaxed);
+        self.wake.notify_one();
+    }
+
+    /// Makes the worker known.
+    pub(crate) async fn register(&self) -> Result<()> {
+        let settings = &self.common.settings;
+        let body = Register {
+            capacity: self.capacity as u32,
+            task_types: &self.types,
+            queues: &settings.queues,
+            capabilities: &settings.capabilities,
+            name: settings.name.as_deref(),
+            pool: settings.pool.as_deref(),
+            version: settings.version.as_deref(),
+        };
+        let answer: Registered =
+            self.common.client.post_once("/internal/workers/register", &body, ANSWER_WITHIN).await?;
+        tracing::info!(worker_id = answer.worker_id, types = ?self.types, capacity = self.capacity, "registered");
+        self.identity.registered(&answer);
+        self.common.pulse.notify_one();
+        Ok(())
+    }
+
+    /// Polls, runs and reports until the worker stops and everything has ended.
+    pub(crate) async fn run(self: Arc<Self>) {
+        let mut calls = Calls::default();
+        let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
+        let mut quiet_until: Option<Instant> = None;
+        loop {
+            let is_stopping = self.common.stopping.is_stopped();
+            if is_stopping && self.is_idle() {
+                return;
+            }
+            if quiet_until.is_none_or(|until| until <= Instant::now()) {
+                quiet_until = None;
+                if self.identity.worker_id().is_none() && !is_stopping {
+                    if let Err(error) = self.register().await {
+                        tracing::warn!(%error, "cannot register");
+                        quiet_until = Some(Instant::now() + backoff.next());
+                        continue;
+                    }
+                    backoff.reset();
+                }
+                self.begin_calls(&mut calls, is_stopping);
+            }
+            tokio::select! {
+                done = calls.next() => {
+                    match self.finish_call(done) {
+                        Ok(()) => backoff.reset(),
+                        Err(error) => {
+                            let pause = backoff.next();
+                            tracing::warn!(%error, ?pause, "no answer to a poll; trying again");
+                            quiet_until = Some(Instant::now() + pause);
+                        }
+                    }
+                }
+                () = self.wake.notified() => {}
+                _ = self.common.stopping.stopped(), if !is_stopping => {
+                    // Dropping a poll that waits gives back whatever it may have got.
+                    calls.drop_waiting(&self);
+                }
+                () = sleep_until(quiet_until) => {}
+            }
+        }
+    }
+
+    fn begin_calls(self: &Arc<Self>, calls: &mut Calls, is_stopping: bool) {
+        let Some(worker_id) = self.identity.worker_id() else { return };
+        let unsent = self.outbox.len();
+        let carriers = calls.carriers.len();
+        if unsent > 0 && (carriers == 0 || (carriers == 1 && unsent >= SECOND_CALL_RESULTS)) {
+            let carried = self.outbox.take();
+            let reserved = if is_stopping { 0 } else { self.reserve() };
+            calls.carriers.push(Box::pin(Arc::clone(self).call(worker_id, reserved, carried)));
+        } else if unsent == 0 && carriers == 0 && calls.waiting.is_none() && !is_stopping {
+            let reserved = self.reserve();
+            if reserved > 0 {
+                calls.waiting = Some((reserved, Box::pin(Arc::clone(self).call(worker_id, reserved, Vec::new()))));
+            }
+        }
+    }
+
+    /// Takes all free slots.
+    fn reserve(&self) -> usize {
+        self.free.swap(0, Ordering::Relaxed)
+    }
+
+    fn give_back(&self, slots: usize) {
+        self.free.fetch_add(slots, Ordering::Relaxed);
+    }
+
+    async fn call(self: Arc<Self>, worker_id: String, reserved: usize, carried: Vec<Unsent>) -> Done {
+        let wait = if carried.is_empty() { POLL_WAIT } else { Duration::ZERO };
+        let results: Vec<&Outgoing> = carried.iter().map(|unsent| &unsent.outgoing).collect();
+        let body = Poll {
+            available_capacity: reserved as u32,
+            wait_ms: (!wait.is_zero()).then_some(wait.as_millis() as u64),
+            results: &results,
+        };
+        let path = Identity::path_of(&worker_id, "poll");
+        let answer = self.common.client.post_once(&path, &body, wait + ANSWER_WITHIN).await;
+        drop(results);
+        Done { reserved, carried, worker_id, answer }
+    }
+
+    /// Takes what a call brought. An error means that the server could not be talked to.
+    fn finish_call(self: &Arc<Self>, done: Done) -> Result<()> {
+        let Done { reserved, carried, worker_id, answer } = done;
+        match answer {
+            Ok(polled) => {
+                self.common.stats.connected();
+                for task in &polled.cancel {
+                    self.stop(task, StopReason::Cancelled);
+                }
+                self.settle(carried, &polled);
+                self.give_back(reserved.saturating_sub(polled.tasks.len()));
+                for task in polled.tasks {
+                    self.start(task);
+                }
+                Ok(())
+            }
+            Err(Error::Refused(problem)) if problem.code == "worker_not_found" => {
+                // Forgotten: after a very long silence, or because the store is another one now. What this worker held
+                // is not its own any more.
+                tracing::warn!(worker_id, "the server does not know this worker any more; registering again");
+                self.identity.forgotten(&worker_id);
+                self.give_back(reserved);
+                self.let_go_all(StopReason::LeaseLost);
+                Ok(())
+            }
+            Err(Error::Refused(problem)) if !problem.is_passing() && !carried.is_empty() => {
+                // A call that is refused as a whole has a result in it that Windlass cannot take.
+                self.give_back(reserved);
+                self.refused(carried, &problem.to_string());
+                Ok(())
+            }
+            Err(error) => {
+                self.give_back(reserved);
+                self.outbox.put_back(carried);
+                Err(error)
+            }
+        }
+    }
+
+    /// Goes through the answers to the results that a call carried.
+    fn settle(&self, carried: Vec<Unsent>, polled: &Polled) {
+        for (index, unsent) in carried.into_iter().enumerate() {
+            let Some(taken) = polled.results.get(index) else {
+                // The server must answer every result; until it does, it was not taken.
+                self.outbox.put_back(vec![unsent]);
+                continue;
+            };
+            if taken.acknowledged {
+                self.held().remove(unsent.task_id());
+                self.common.stats.settled(&unsent);
+                continue;
+            }
+            match taken.code.as_deref() {
+                Some("lease_lost" | "task_not_found") => self.lost(&unsent),
+                code => {
+                    let detail = taken.detail.as_deref().or(code).unwrap_or("no reason given");
+                    self.refused(vec![unsent], detail);
+                }
+            }
+        }
+    }
+
+    fn lost(&self, unsent: &Unsent) {
+        self.held().remove(unsent.task_id());
+        // After a cancellation, a timeout or a lost lease the refusal is what was to be expected.
+        if unsent.attempt.stop.is_stopped() {
+            tracing::debug!(task_id = %unsent.task_id(), "the end of a stopped attempt was refused, as expected");
+        } else {
+            self.common.stats.lost();
+            tracing::error!(
+                task_id = %unsent.task_id(),
+                task_type = unsent.attempt.task.task_type,
+                "the result is lost: its lease had lapsed, and another attempt will follow or has followed"
+            );
+        }
+    }
+
+    /// Results that Windlass does not take as they are: sent again one by one, and at last as failures that say why.
+    fn refused(&self, refused: Vec<Unsent>, why: &str) {
+        for unsent in refused {
+            match unsent.after_refusal(why) {
+                Some(simpler) => self.outbox.put_back(vec![simpler]),
+                None => {
+                    tracing::error!(why, "a result was refused in every form; the task will time out or lapse");
+                }
+            }
+        }
+    }
+
+    fn start(self: &Arc<Self>, task: Claimed) {
+        let link = Link::Live {
+            client: self.common.client.clone(),
+            identity: Arc::clone(&self.identity),
+            pulse: Arc::clone(&self.common.pulse),
+        };
+        let common = &self.common;
+        let attempt = Arc::new(Attempt::new(
+            task,
+            link,
+            common.stopping.clone(),
+            Arc::clone(&common.states),
+            Arc::clone(&common.breakers),
+        ));
+        self.held().insert(attempt.task.task_id.clone(), Arc::clone(&attempt));
+        tokio::spawn(attempt::supervise(Arc::clone(self), attempt));
+    }
+}
+
+impl Calls {
+    /// The next call that comes back; pending for ever if there is none.
+    async fn next(&mut self) -> Done {
+        poll_fn(|context| {
+            if let Some((_, call)) = &mut self.waiting
+                && let Ready::Ready(done) = call.as_mut().poll(context)
+            {
+                self.waiting = None;
+                return Ready::Ready(done);
+            }
+            for index in 0..self.carriers.len() {
+                if let Ready::Ready(done) = self.carriers[index].as_mut().poll(context) {
+                    drop(self.carriers.swap_remove(index));
+                    return Ready::Ready(done);
+                }
+            }
+            Ready::Pending
+        })
+        .await
+    }
+
+    /// Gives a poll that waits up. Calls that carry results go on.
+    fn drop_waiting(&mut self, lane: &Lane) {
+        if let Some((reserved, call)) = self.waiting.take() {
+            drop(call);
+            lane.give_back(reserved);
+        }
+    }
+}
+
+async fn sleep_until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
