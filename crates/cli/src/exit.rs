@@ -114,7 +114,7 @@ impl From<Error> for Failure {
                 if unreachable.may_have_happened {
                     return failure.hint("The call may have arrived: look before you repeat it.");
                 }
-                failure.hint("Is it running? Start one with `windlass server`, or name another with --server URL.")
+                failure.hint("Is it running? Start one with `windlass server`, or `windlass dev` to try things.")
             }
             Error::Refused(problem) => Self::from(&*problem),
             Error::Address { address, reason } => {
@@ -160,7 +160,9 @@ fn advice(code: &str) -> Option<&'static str> {
         "task_type_not_found" => "`windlass types` shows the types that have settings.",
         "not_found" => "The server does not know this call: is it older than this command? See `windlass doctor`.",
         "not_cancellable" => "It has ended; `windlass get ID` shows how.",
-        "not_retryable" => "Only scheduled, failed and dead tasks can be retried; `windlass get ID` shows how it stands.",
+        "not_retryable" => {
+            "Only scheduled, failed and dead tasks can be retried; `windlass get ID` shows how it stands."
+        }
         "not_dead" => "`windlass dlq` shows the dead letters there are.",
         "idempotency_key_reused" => "Use another --idempotency-key, or submit the same type and parameters again.",
         "unknown_task_type" => "Set the type up first: `windlass types set TYPE key=value`.",

@@ -1,7 +1,7 @@
 //! `windlass server`.
 
 use std::future::Future;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use windlass_server::{Metrics, Watch};
 
 use crate::keys::{KEYS, Key, Kind};
-use crate::open_store;
 use crate::settings::{Settings, Value, masked, read_file};
+use crate::{log, open_store};
 
 /// What may go wrong before the server serves.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -62,18 +62,8 @@ pub async fn run(matches: &ArgMatches) -> Result<(), Failure> {
         std::io::stdout().write_all(settings.print().as_bytes())?;
         return Ok(());
     }
-    start_log(&settings)?;
+    log::start(settings.text("log"), settings.text("log_format") == "json")?;
     serve(&settings).await
-}
-
-fn start_log(settings: &Settings) -> Result<(), Failure> {
-    let filter = tracing_subscriber::EnvFilter::try_new(settings.text("log"))
-        .map_err(|error| format!("log = {} is not allowed: {error}", settings.text("log")))?;
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal());
-    if settings.text("log_format") == "json" { log.json().try_init() } else { log.try_init() }
 }
 
 async fn serve(settings: &Settings) -> Result<(), Failure> {

@@ -17,7 +17,7 @@ pub enum ErrorClass {
     RateLimited,
     /// The attempt ran out of time.
     Timeout,
-    /// Out of memory or disk.
+    /// Out of memory, disk or processor time.
     Resource,
     /// No retry will help.
     Permanent,
@@ -169,7 +169,7 @@ impl TaskPolicy {
     }
 }
 
-/// Out-of-memory and full disks are not tried more often than this, whatever the policy says.
+/// What ran out of a resource is not tried more often than this, whatever the policy says.
 const RESOURCE_RETRIES: u32 = 3;
 
 /// Puts a failure in its class: codes of the policy first, then built-in rules, then what
@@ -186,7 +186,7 @@ pub fn classify(policy: &RetryPolicy, error: &ErrorReport) -> ErrorClass {
     let by_code = match code {
         "timeout" => Some(ErrorClass::Timeout),
         "rate_limited" => Some(ErrorClass::RateLimited),
-        "out_of_memory" | "oom" | "disk_full" => Some(ErrorClass::Resource),
+        "out_of_memory" | "oom" | "disk_full" | "cpu_limit" => Some(ErrorClass::Resource),
         "panic" | "code_bug" => Some(ErrorClass::CodeBug),
         _ => None,
     };
@@ -286,6 +286,7 @@ mod tests {
             (report(Some("never"), Some(503), Some(true)), ErrorClass::Permanent),
             (report(Some("timeout"), None, None), ErrorClass::Permanent),
             (report(Some("oom"), None, None), ErrorClass::Resource),
+            (report(Some("cpu_limit"), None, Some(true)), ErrorClass::Resource),
             (report(Some("panic"), None, Some(true)), ErrorClass::CodeBug),
             (report(None, Some(429), None), ErrorClass::RateLimited),
             (report(None, Some(503), Some(false)), ErrorClass::Transient),

@@ -11,6 +11,9 @@ pub struct Job {
     pub environment: Vec<(String, String)>,
     /// How long the program may run before it is stopped.
     pub timeout: Option<Duration>,
+    /// How long after the timeout's SIGTERM it is given before SIGKILL, if that is less than the grace of the limits: for
+    /// whoever has to report the end by a certain time.
+    pub timeout_grace: Option<Duration>,
 }
 
 /// What a program may use.

@@ -45,7 +45,12 @@ enum Outcome {
 /// [`shim_main`](crate::shim_main).
 pub async fn run(program: &Program, job: Job, limits: &Limits, stop: impl Future<Output = Stop>) -> Ended {
     let began = Instant::now();
-    let run = Run { timeout_at: job.timeout.map(|timeout| began + timeout), limits, reason: None };
+    let run = Run {
+        timeout_at: job.timeout.map(|timeout| began + timeout),
+        timeout_grace: job.timeout_grace,
+        limits,
+        reason: None,
+    };
     let mut kept = match Kept::start(program, job, limits) {
         Ok(kept) => kept,
         Err(error) => return could_not_start(StartError::Keeper(error), began),
@@ -101,6 +106,7 @@ pub async fn run(program: &Program, job: Job, limits: &Limits, stop: impl Future
 struct Run<'a> {
     limits: &'a Limits,
     timeout_at: Option<Instant>,
+    timeout_grace: Option<Duration>,
     reason: Option<Reason>,
 }
 
@@ -110,6 +116,7 @@ impl Run<'_> {
         let mut is_keeper = false;
         let mut linger_until = None;
         let mut told_to_kill = false;
+        let mut kill_at = None;
         let mut give_up_at = Some(Instant::now() + START);
         let outcome = loop {
             // Once it has been stopped, or has ended, there is nothing more to stop.
@@ -136,15 +143,21 @@ impl Run<'_> {
                 stop = &mut stop, if stoppable => Some(Reason::Asked(stop)),
                 () = at(self.timeout_at), if stoppable => Some(Reason::TimedOut),
                 () = at(linger_until), if !told_to_kill => None,
+                () = at(kill_at), if !told_to_kill => None,
                 () = at(give_up_at) => break Outcome::Lost { is_keeper },
             };
             if let Some(reason) = reason {
                 self.reason = Some(reason);
                 give_up_at = Some(Instant::now() + self.limits.kill_grace + LINGER + KILLING + SLACK);
+                if let (Reason::TimedOut, Some(grace)) = (reason, self.timeout_grace) {
+                    kill_at = Some(Instant::now() + grace);
+                }
                 kept.wish(TERMINATE).await;
             }
             let closed = !kept.stdout.is_open() && !kept.stderr.is_open();
-            if !told_to_kill && linger_until.is_some_and(|until| closed || Instant::now() >= until) {
+            let has_lingered = linger_until.is_some_and(|until| closed || Instant::now() >= until);
+            let grace_is_over = kill_at.is_some_and(|at| Instant::now() >= at);
+            if !told_to_kill && (has_lingered || grace_is_over) {
                 told_to_kill = true;
                 give_up_at = Some(Instant::now() + KILLING + SLACK);
                 kept.wish(KILL).await;

@@ -447,11 +447,15 @@ impl Store for LedgerStore {
     }
 
     async fn drain_worker(&self, worker: WorkerId) -> Result<(), WorkerError> {
-        self.call(Order::Change, 1, worker, |desk, worker| desk.ledger.drain_worker(desk.journal, *worker)).await?
+        self.call(Order::Change, 1, worker, |desk, worker| desk.ledger.drain_worker(desk.journal, *worker, desk.served))
+            .await?
     }
 
     async fn deregister_worker(&self, worker: WorkerId) -> Result<(), WorkerError> {
-        self.call(Order::Change, 1, worker, |desk, worker| desk.ledger.deregister_worker(desk.journal, *worker)).await?
+        self.call(Order::Change, 1, worker, |desk, worker| {
+            desk.ledger.deregister_worker(desk.journal, *worker, desk.served)
+        })
+        .await?
     }
 
     async fn forget_workers(&self, seen_before: Timestamp) -> Result<Sweep, StoreError> {

@@ -6,10 +6,11 @@ use windlass_core::actor::Actor;
 use windlass_core::ids::{TaskId, WorkerId};
 use windlass_core::lane::Serves;
 use windlass_core::limits;
-use windlass_core::store::{Beaten, Heartbeat, Renewal, Sweep, WorkerError};
+use windlass_core::store::{Beaten, Claimed, Heartbeat, Renewal, Sweep, WorkerError};
 use windlass_core::time::Timestamp;
 use windlass_core::worker::{Health, Worker, WorkerProfile};
 
+use crate::claim::Served;
 use crate::index::Lease;
 use crate::journal::{Journal, JournalResult, WorkerRow};
 use crate::ledger::Ledger;
@@ -77,7 +78,12 @@ impl Ledger {
     }
 
     /// See [`windlass_core::store::Store::drain_worker`].
-    pub fn drain_worker(&mut self, journal: &mut dyn Journal, id: WorkerId) -> JournalResult<Result<(), WorkerError>> {
+    pub(crate) fn drain_worker(
+        &mut self,
+        journal: &mut dyn Journal,
+        id: WorkerId,
+        served: &mut Vec<Served>,
+    ) -> JournalResult<Result<(), WorkerError>> {
         let Some(entry) = self.workers.get(&id) else { return Ok(Err(WorkerError::Unknown)) };
         let row = WorkerRow { draining: true, ..WorkerRow::clone(&entry.row) };
         journal.put_worker(id, Some(&row))?;
@@ -85,14 +91,24 @@ impl Ledger {
         if let Some(entry) = self.workers.get_mut(&id) {
             entry.row = Arc::new(row);
         }
+        self.send_home(id, served);
         Ok(Ok(()))
     }
 
+    /// Ends the polls of a worker that gets no more work: waiting on would be in vain.
+    fn send_home(&mut self, worker: WorkerId, served: &mut Vec<Served>) {
+        while let Some(waiter) = self.waiters.of_worker(worker) {
+            let claimed = Claimed { tasks: Vec::new(), cancel: self.tell_revoked(worker) };
+            served.push(Served { waiter, claimed });
+        }
+    }
+
     /// See [`windlass_core::store::Store::deregister_worker`].
-    pub fn deregister_worker(
+    pub(crate) fn deregister_worker(
         &mut self,
         journal: &mut dyn Journal,
         id: WorkerId,
+        served: &mut Vec<Served>,
     ) -> JournalResult<Result<(), WorkerError>> {
         if !self.workers.contains_key(&id) {
             return Ok(Err(WorkerError::Unknown));
@@ -109,6 +125,7 @@ impl Ledger {
         journal.put_worker(id, None)?;
         self.remember_worker(id);
         self.workers.remove(&id);
+        self.send_home(id, served);
         Ok(Ok(()))
     }
 
@@ -179,7 +196,11 @@ impl Ledger {
                 for (id, token) in named {
                     let held = self.ids.task_key(*id).and_then(|key| Some((key, self.index.lease(key)?)));
                     match held {
-                        Some((key, lease)) if lease.worker == beat.worker && lease.claim == token.claim() => {
+                        Some((key, lease))
+                            if lease.worker == beat.worker
+                                && lease.claim == token.claim()
+                                && self.ids.is_genuine(key, *token) =>
+                        {
                             if !lease.revoked {
                                 self.index.set_lease(key, Some(Lease { expires_at, ..lease }));
                             }

@@ -25,8 +25,7 @@ pub struct Arguments {
     pub timeout_seconds: Option<f64>,
 }
 
-const KNOWN: &str =
-    "name, aliases(…), version, upcast, queue, priority, max_retries and timeout_seconds are known";
+const KNOWN: &str = "name, aliases(…), version, upcast, queue, priority, max_retries and timeout_seconds are known";
 
 impl Parse for Arguments {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {

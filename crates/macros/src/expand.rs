@@ -1,7 +1,7 @@
 //! From an async function to a task.
 
 use proc_macro2::TokenStream;
-use quote::{format_ident, quote};
+use quote::quote;
 use syn::spanned::Spanned;
 use syn::{Error, FnArg, ItemFn, LitStr, ReturnType, Type};
 
@@ -54,7 +54,6 @@ pub fn expand(arguments: &Arguments, function: &ItemFn) -> syn::Result<TokenStre
     let (output, body) = output(function, &call);
     let options = options(arguments)?;
     let doc = format!("The task of the function [`{name}`](fn@{name}).");
-    let module = format_ident!("__windlass_task_{name}");
     Ok(quote! {
         #function
 
@@ -63,27 +62,24 @@ pub fn expand(arguments: &Arguments, function: &ItemFn) -> syn::Result<TokenStre
         #[derive(Debug)]
         #visibility enum #name {}
 
-        #[doc(hidden)]
-        #[allow(non_snake_case, unused_variables, clippy::all, clippy::pedantic)]
-        const #module: () = {
-            impl ::windlass::Task for #name {
-                const NAME: &'static str = #type_name;
-                const ALIASES: &'static [&'static str] = &[#(#aliases),*];
-                #version
-                type Input = #input;
-                type Output = #output;
+        impl ::windlass::Task for #name {
+            const NAME: &'static str = #type_name;
+            const ALIASES: &'static [&'static str] = &[#(#aliases),*];
+            #version
+            type Input = #input;
+            type Output = #output;
 
-                async fn run(
-                    __input: <Self as ::windlass::Task>::Input,
-                    __context: ::windlass::Context,
-                ) -> ::windlass::TaskResult<<Self as ::windlass::Task>::Output> {
-                    #body
-                }
-
-                #upcast
-                #options
+            #[allow(unused_variables, clippy::unit_arg)]
+            async fn run(
+                __input: <Self as ::windlass::Task>::Input,
+                __context: ::windlass::Context,
+            ) -> ::windlass::TaskResult<<Self as ::windlass::Task>::Output> {
+                #body
             }
-        };
+
+            #upcast
+            #options
+        }
     })
 }
 

@@ -32,21 +32,20 @@ pub struct BreakerSettings {
 
 impl Default for BreakerSettings {
     fn default() -> Self {
-        Self {
-            min_calls: 10,
-            failure_ratio: 0.5,
-            window: Duration::from_mins(1),
-            recovery: Duration::from_secs(30),
-        }
+        Self { min_calls: 10, failure_ratio: 0.5, window: Duration::from_mins(1), recovery: Duration::from_secs(30) }
     }
 }
 
 #[derive(Debug)]
 enum State {
     Closed,
-    Open { until: Instant },
+    Open {
+        until: Instant,
+    },
     /// One call is on its way; the others wait for what it finds.
-    Trial { since: Instant },
+    Trial {
+        since: Instant,
+    },
 }
 
 #[derive(Debug)]
@@ -93,11 +92,7 @@ impl Breaker {
     }
 
     /// Calls the dependency, or the fallback while the breaker is open.
-    pub async fn call_or<T, E, F, G>(
-        &self,
-        call: impl FnOnce() -> F,
-        fallback: impl FnOnce() -> G,
-    ) -> TaskResult<T>
+    pub async fn call_or<T, E, F, G>(&self, call: impl FnOnce() -> F, fallback: impl FnOnce() -> G) -> TaskResult<T>
     where
         F: Future<Output = Result<T, E>>,
         G: Future<Output = Result<T, E>>,
@@ -276,8 +271,7 @@ mod tests {
         }
         let put_off: TaskResult<()> = breaker.call(|| async { Ok::<_, String>(()) }).await;
         assert!(put_off.expect_err("put off").snoozed_for().is_some());
-        let fallen_back =
-            breaker.call_or(|| async { Ok::<_, String>("called") }, || async { Ok("fallback") }).await;
+        let fallen_back = breaker.call_or(|| async { Ok::<_, String>("called") }, || async { Ok("fallback") }).await;
         assert_eq!(fallen_back.expect("fine"), "fallback");
     }
 }

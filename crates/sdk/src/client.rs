@@ -188,8 +188,13 @@ impl Client {
 
     /// Like [`Client::call`] for a read that the server may hold for a while; the text as it came.
     pub async fn read_text(&self, path: &str, hold: Duration) -> Result<String> {
-        let call =
-            Call { method: Method::Get, path: path.to_owned(), body: None, timeout: self.inner.timeout + hold, trace_parent: None };
+        let call = Call {
+            method: Method::Get,
+            path: path.to_owned(),
+            body: None,
+            timeout: self.inner.timeout + hold,
+            trace_parent: None,
+        };
         let body = self.patiently(call, Again::Always).await?.into_body()?;
         Ok(String::from_utf8_lossy(&body).into_owned())
     }
@@ -209,7 +214,8 @@ impl Client {
         trace_parent: Option<String>,
     ) -> Result<T> {
         let body = Some(encode(body)?);
-        let call = Call { method: Method::Post, path: path.to_owned(), body, timeout: self.inner.timeout, trace_parent };
+        let call =
+            Call { method: Method::Post, path: path.to_owned(), body, timeout: self.inner.timeout, trace_parent };
         let answer = self.patiently(call, Again::Always).await?;
         let address = answer.address.clone();
         parse(&answer.into_body()?, &address)
@@ -222,8 +228,13 @@ impl Client {
         body: &impl Serialize,
         timeout: Duration,
     ) -> Result<T> {
-        let call =
-            Call { method: Method::Post, path: path.to_owned(), body: Some(encode(body)?), timeout, trace_parent: None };
+        let call = Call {
+            method: Method::Post,
+            path: path.to_owned(),
+            body: Some(encode(body)?),
+            timeout,
+            trace_parent: None,
+        };
         let answer = self.inner.transport.send(call).await?;
         let address = answer.address.clone();
         parse(&answer.into_body()?, &address)
@@ -242,7 +253,11 @@ impl Client {
         loop {
             let failed = match self.inner.transport.send(call.clone()).await {
                 Ok(answer) => match passing(&answer) {
-                    Some(trouble) => Failed { is_safe: again == Again::Always || trouble.surely_nothing, pause: trouble.pause, how: Ok(answer) },
+                    Some(trouble) => Failed {
+                        is_safe: again == Again::Always || trouble.surely_nothing,
+                        pause: trouble.pause,
+                        how: Ok(answer),
+                    },
                     None => return Ok(answer),
                 },
                 Err(unreachable) => Failed {

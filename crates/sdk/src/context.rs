@@ -184,6 +184,11 @@ impl Context {
         self.attempt.shutdown.is_stopped()
     }
 
+    /// Tells when the worker begins to shut down; see [`Context::is_shutting_down`].
+    pub fn shutdown_token(&self) -> &StopToken {
+        &self.attempt.shutdown
+    }
+
     /// Says how far it is. Call it as often as you like: at most one report a second or every 5 percent is sent.
     pub fn progress(&self, progress: Progress) {
         self.attempt.progress.put(progress);

@@ -57,9 +57,7 @@ impl Embedded {
         let watch = Watch::new(Arc::clone(&metrics));
         // Opening reads the whole queue back, which may take a while: not on a thread that serves.
         let opened = tokio::task::spawn_blocking(move || SqliteStore::open(options, watch)).await;
-        let store = opened
-            .map_err(|error| failed(error.to_string()))?
-            .map_err(|error| failed(error.to_string()))?;
+        let store = opened.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))?;
         Self::with_upkeep(address, App::new(config, store, metrics))
     }
 
@@ -111,7 +109,8 @@ impl Embedded {
             Method::Patch => "PATCH",
             Method::Delete => "DELETE",
         };
-        let mut request = Request::builder().method(method).uri(call.path).header(header::CONTENT_TYPE, "application/json");
+        let mut request =
+            Request::builder().method(method).uri(call.path).header(header::CONTENT_TYPE, "application/json");
         if let Some(trace_parent) = call.trace_parent {
             request = request.header("traceparent", trace_parent);
         }

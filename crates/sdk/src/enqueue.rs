@@ -94,8 +94,7 @@ impl<O: 'static> IntoFuture for Enqueue<O> {
         Box::pin(async move {
             let mut submission = submission?;
             give_key(&client, &mut submission);
-            let submitted: Submitted =
-                client.submit("/api/v1/tasks", &submission, trace_parent).await?;
+            let submitted: Submitted = client.submit("/api/v1/tasks", &submission, trace_parent).await?;
             Ok(TaskHandle::new(client, submitted.task_id, submitted.deduplicated))
         })
     }

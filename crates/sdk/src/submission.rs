@@ -52,7 +52,15 @@ pub struct Retry {
 
 impl Retry {
     fn new(strategy: &'static str, base_delay: Option<Duration>) -> Self {
-        Self { strategy, base_delay, max_delay: None, max_elapsed: None, factor: None, jitter: None, delays: Vec::new() }
+        Self {
+            strategy,
+            base_delay,
+            max_delay: None,
+            max_elapsed: None,
+            factor: None,
+            jitter: None,
+            delays: Vec::new(),
+        }
     }
 
     /// The same delay each time.

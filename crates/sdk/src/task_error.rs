@@ -75,8 +75,8 @@ impl TaskError {
         Self(Box::new(Ending::Cancelled(why.to_string())))
     }
 
-    /// The worker gives the task back; the attempt does not count.
-    pub(crate) fn release() -> Self {
+    /// Gives the task back, for this worker or another to take at once; the attempt does not count.
+    pub fn release() -> Self {
         Self(Box::new(Ending::Released))
     }
 

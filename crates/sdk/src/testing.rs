@@ -129,7 +129,8 @@ impl Inline {
     /// Runs the handler. The input goes through JSON as it would in earnest.
     pub async fn run<T: Task>(self, input: impl Into<T::Input>) -> TaskResult<T::Output> {
         let submission = Submission::of::<T>(&input.into())?;
-        let parameters = submission.parameters.map_or_else(|| "{}".to_owned(), |parameters| parameters.get().to_owned());
+        let parameters =
+            submission.parameters.map_or_else(|| "{}".to_owned(), |parameters| parameters.get().to_owned());
         let task = Claimed {
             task_id: TaskId::from("inline"),
             task_type: T::NAME.to_owned(),
@@ -349,11 +350,7 @@ impl Manual {
         let (task_id, lease_token) = (task.task_id.clone(), task.lease_token.clone());
         let handler = self.handlers.get(&task.task_type).expect("only types with handlers are asked for");
         let (states, breakers) = (Arc::clone(&self.states), Arc::clone(&self.breakers));
-        let link = Link::Live {
-            client: self.client.clone(),
-            identity: Arc::clone(identity),
-            pulse: Arc::default(),
-        };
+        let link = Link::Live { client: self.client.clone(), identity: Arc::clone(identity), pulse: Arc::default() };
         let attempt = Arc::new(Attempt::new(task, link, StopToken::default(), states, breakers));
         let ended = run_alone(handler, &attempt).await;
         Outgoing { task_id, lease_token, outcome: outcome_of(ended, &attempt) }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::error::{Error, Problem, Result, Unreachable};
 #[cfg(feature = "embedded")]
 use crate::embedded::Embedded;
+use crate::error::{Error, Problem, Result, Unreachable};
 use crate::http::Http;
 
 /// The methods that the API knows.

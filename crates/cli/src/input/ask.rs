@@ -11,7 +11,9 @@ pub fn confirm(question: &str, yes: bool) -> Outcome {
     }
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         let message = format!("nobody can be asked: {question}");
-        return Err(Failure::usage(message).hint("Give --yes to go on without a question, or --dry-run to see how many."));
+        return Err(
+            Failure::usage(message).hint("Give --yes to go on without a question, or --dry-run to see how many.")
+        );
     }
     let mut err = std::io::stderr();
     write!(err, "{question} [y/N] ")?;

@@ -55,7 +55,11 @@ pub fn rough(span: Duration) -> String {
 }
 
 fn two(large: u64, large_unit: &str, small: u64, small_unit: &str) -> String {
-    if small == 0 || large >= 10 { format!("{large}{large_unit}") } else { format!("{large}{large_unit} {small}{small_unit}") }
+    if small == 0 || large >= 10 {
+        format!("{large}{large_unit}")
+    } else {
+        format!("{large}{large_unit} {small}{small_unit}")
+    }
 }
 
 /// A number of seconds in its two largest units. What is no duration is shown as nothing.
@@ -100,7 +104,9 @@ mod tests {
 
     #[test]
     fn what_is_no_duration_is_refused() {
-        for text in ["", "30", "s", "5 m", "-5s", "1h30", "5weeks", "1.2.3s", "١s", "1e3s", "99999999999999999999d", "s30"] {
+        for text in
+            ["", "30", "s", "5 m", "-5s", "1h30", "5weeks", "1.2.3s", "١s", "1e3s", "99999999999999999999d", "s30"]
+        {
             assert!(parse(text).is_err(), "{text}");
         }
         let error = within("9d", Duration::ZERO, Duration::from_hours(168)).expect_err("too long");

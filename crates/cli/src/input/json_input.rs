@@ -88,7 +88,9 @@ fn quoting_mistake(text: &str) -> Option<&'static str> {
         return Some("It is empty: is the shell variable set? Leave the flag out for no parameters.");
     }
     if text.starts_with('\'') {
-        return Some("Your shell passes single quotes on; use double quotes and escape the inner ones: \"{\\\"id\\\": 7}\".");
+        return Some(
+            "Your shell passes single quotes on; use double quotes and escape the inner ones: \"{\\\"id\\\": 7}\".",
+        );
     }
     if text.starts_with(['{', '[']) && !text.contains('"') && text.contains('\'') {
         return Some("JSON has double quotes: '{\"id\": 7}', in single quotes for the shell.");
@@ -134,7 +136,9 @@ mod tests {
 
     #[test]
     fn numbers_that_would_be_changed_are_refused() {
-        assert!(parse("p", "[18446744073709551615, -9223372036854775808, 1e300, \"99999999999999999999\"]", true).is_ok());
+        assert!(
+            parse("p", "[18446744073709551615, -9223372036854775808, 1e300, \"99999999999999999999\"]", true).is_ok()
+        );
         let (message, hint) = refused("{\"id\": 99999999999999999999}");
         assert!(message.contains("99999999999999999999") && hint.contains("string"), "{message}");
     }

@@ -23,7 +23,9 @@ pub fn parse_past(text: &str) -> Result<String, String> {
     if let Ok(back) = duration::parse(text) {
         return before(now(), back).map(|time| time.to_string()).ok_or_else(|| "lies too far back".to_owned());
     }
-    parse(text).map_err(|_| "must be a duration such as 2h, which counts back from now, or a time such as 2026-01-31T08:00:00Z".to_owned())
+    parse(text).map_err(|_| {
+        "must be a duration such as 2h, which counts back from now, or a time such as 2026-01-31T08:00:00Z".to_owned()
+    })
 }
 
 fn before(now: Timestamp, back: Duration) -> Option<Timestamp> {

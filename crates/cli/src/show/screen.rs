@@ -83,7 +83,12 @@ impl Screen {
             ColorChoice::Always => true,
             ColorChoice::Never => false,
         };
-        Self { out_is_terminal, err_is_terminal, colors_out: colors(out_is_terminal), colors_err: colors(err_is_terminal) }
+        Self {
+            out_is_terminal,
+            err_is_terminal,
+            colors_out: colors(out_is_terminal),
+            colors_err: colors(err_is_terminal),
+        }
     }
 
     /// Whether standard output has colours.
@@ -107,6 +112,12 @@ impl Screen {
         let mut out = io::stdout().lock();
         out.write_all(text.as_bytes())?;
         out.write_all(b"\n")
+    }
+
+    /// Writes text to standard output.
+    #[allow(clippy::unused_self, reason = "the screen is what can be written to")]
+    pub fn text(&self, text: &str) -> io::Result<()> {
+        io::stdout().lock().write_all(text.as_bytes())
     }
 
     /// Says something to the person at the terminal; a script is not bothered with it.

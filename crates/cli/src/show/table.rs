@@ -56,13 +56,13 @@ pub fn render(screen: &Screen, columns: &[Column], rows: Vec<Vec<Field>>, with_h
     render_to(width, screen.has_colors(), columns, rows, with_header)
 }
 
-fn render_to(
-    width: Option<u16>,
-    colors: bool,
-    columns: &[Column],
-    rows: Vec<Vec<Field>>,
-    with_header: bool,
-) -> String {
+/// Like [`render`], for a table inside of a card, which is indented by two.
+pub fn render_indented(screen: &Screen, columns: &[Column], rows: Vec<Vec<Field>>, with_header: bool) -> String {
+    let width = if screen.out_is_terminal { Table::new().width() } else { None };
+    render_to(width.map(|width| width.saturating_sub(2)), screen.has_colors(), columns, rows, with_header)
+}
+
+fn render_to(width: Option<u16>, colors: bool, columns: &[Column], rows: Vec<Vec<Field>>, with_header: bool) -> String {
     let mut table = Table::new();
     table.force_no_tty().load_style(NOTHING);
     if colors {

@@ -57,6 +57,16 @@ async fn who_ignores_sigterm_is_killed_after_the_grace() {
 }
 
 #[tokio::test]
+async fn a_timeout_may_have_a_shorter_grace() {
+    let mut trial = Trial::new().with_timeout(Duration::from_millis(300));
+    trial.job.timeout_grace = Some(Duration::from_millis(200));
+    let ended = trial.run(&sh("trap '' TERM; echo busy >&2; sleep 1000; sleep 1000"), &patient(), pending()).await;
+    assert!(matches!(ended.how, How::TimedOut), "{}", ended.how);
+    assert_eq!(ended.stderr_tail, "busy\n");
+    assert!(ended.wall >= Duration::from_millis(500) && ended.wall < Duration::from_secs(10), "{:?}", ended.wall);
+}
+
+#[tokio::test]
 async fn a_program_that_stopped_itself_hears_sigterm() {
     let trial = Trial::new().with_timeout(Duration::from_millis(200));
     let ended = trial.run(&sh("trap 'echo woken; exit' TERM; kill -STOP $$; sleep 1000"), &patient(), pending()).await;

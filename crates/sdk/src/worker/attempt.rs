@@ -67,7 +67,9 @@ pub(crate) async fn supervise(lane: Arc<Lane>, attempt: Arc<Attempt>) {
         let outcome = match lane.common.handlers.get(&task.task_type) {
             Some(handler) => run(begin(handler, &attempt), &lane, &attempt).await,
             // Registered types have handlers: this server gave what was not asked for.
-            None => Err(TaskError::retry(format!("this worker has no handler for {}", task.task_type)).code("no_handler")),
+            None => {
+                Err(TaskError::retry(format!("this worker has no handler for {}", task.task_type)).code("no_handler"))
+            }
         };
         outcome_of(outcome, &attempt)
     }
@@ -92,11 +94,7 @@ pub(crate) async fn run_alone(handler: &Handler, attempt: &Arc<Attempt>) -> Task
 }
 
 /// The handler against its deadline and whoever wants it stopped.
-async fn run(
-    handler: Running,
-    lane: &Lane,
-    attempt: &Attempt,
-) -> TaskResult<Option<Box<RawValue>>> {
+async fn run(handler: Running, lane: &Lane, attempt: &Attempt) -> TaskResult<Option<Box<RawValue>>> {
     let mut handler = CatchPanic(handler);
     let reason = tokio::select! {
         biased;

@@ -62,12 +62,7 @@ impl Link {
     /// Stores the result of a step, however long Windlass is away, as long as the attempt is wanted.
     pub(crate) async fn record_step(&self, attempt: &Attempt, name: &str, result: &RawValue) -> TaskResult<()> {
         let Self::Live { client, identity, .. } = self else { return Ok(()) };
-        let body = StepCall {
-            task_id: &attempt.task.task_id,
-            lease_token: &attempt.task.lease_token,
-            name,
-            result,
-        };
+        let body = StepCall { task_id: &attempt.task.task_id, lease_token: &attempt.task.lease_token, name, result };
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
         loop {
             let stored = client.post_once::<Acknowledged>(&identity.path("step"), &body, CALL_TIMEOUT).await;

@@ -49,9 +49,8 @@ fn machine_percent() -> Option<f64> {
 
 /// Within a container its own limit counts. Page cache that can be dropped does not.
 fn cgroup_percent() -> Option<f64> {
-    let number = |name: &str| -> Option<f64> {
-        fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?.trim().parse().ok()
-    };
+    let number =
+        |name: &str| -> Option<f64> { fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?.trim().parse().ok() };
     let (limit, used) = (number("memory.max")?, number("memory.current")?);
     let stat = fs::read_to_string("/sys/fs/cgroup/memory.stat").ok()?;
     let inactive = stat.lines().find_map(|line| line.strip_prefix("inactive_file ")?.parse::<f64>().ok());

@@ -125,25 +125,37 @@ impl Worker {
 
     /// Runs tasks of a type that is only known by name, with JSON in and out.
     #[must_use]
-    pub fn handle_untyped<F, R>(mut self, task_type: impl Into<String>, handler: F) -> Self
+    pub fn handle_untyped<F, R>(self, task_type: impl Into<String>, handler: F) -> Self
     where
         F: Fn(Value, Context) -> R + Send + Sync + 'static,
         R: Future<Output = TaskResult<Value>> + Send + 'static,
     {
-        let task_type = task_type.into();
         let handler = Arc::new(handler);
-        let untyped: Handler = Arc::new(move |context: Context| {
+        self.handle_raw(task_type, move |parameters, context| {
             let handler = Arc::clone(&handler);
-            Box::pin(async move {
-                let parameters = serde_json::from_str(context.attempt.task.parameters.get())
+            async move {
+                let parameters = serde_json::from_str(parameters.get())
                     .map_err(|error| TaskError::permanent(format!("the parameters are not JSON: {error}")))?;
                 let result = handler(parameters, context).await?;
-                let result: Box<RawValue> = serde_json::value::to_raw_value(&result)
-                    .map_err(|error| TaskError::permanent(format!("the result has no JSON form: {error}")))?;
-                Ok(Some(result))
-            })
+                serde_json::value::to_raw_value(&result)
+                    .map_err(|error| TaskError::permanent(format!("the result has no JSON form: {error}")))
+            }
+        })
+    }
+
+    /// Like [`Worker::handle_untyped`] with the JSON text itself: order of keys and digits of numbers stay as they are.
+    #[must_use]
+    pub fn handle_raw<F, R>(mut self, task_type: impl Into<String>, handler: F) -> Self
+    where
+        F: Fn(Box<RawValue>, Context) -> R + Send + Sync + 'static,
+        R: Future<Output = TaskResult<Box<RawValue>>> + Send + 'static,
+    {
+        let task_type = task_type.into();
+        let raw: Handler = Arc::new(move |context: Context| {
+            let running = handler(context.attempt.task.parameters.clone(), context);
+            Box::pin(async move { running.await.map(Some) })
         });
-        self.handlers.insert(task_type.clone(), untyped);
+        self.handlers.insert(task_type.clone(), raw);
         self.shared.push(task_type);
         self
     }
@@ -260,13 +272,15 @@ impl Worker {
             return Err(Error::Worker("it has no handlers; add some with Worker::handle".to_owned()));
         }
         if let Some((types, tasks)) = lanes.iter().find(|(_, tasks)| !(1..=CONCURRENCY_MAX).contains(tasks)) {
-            let message = format!("{} may run {tasks} at once; it must be from 1 to {CONCURRENCY_MAX}", types.join(", "));
+            let message =
+                format!("{} may run {tasks} at once; it must be from 1 to {CONCURRENCY_MAX}", types.join(", "));
             return Err(Error::Worker(message));
         }
         let health_page = match self.settings.health_address {
-            Some(address) => Some(std::net::TcpListener::bind(address).map_err(|error| {
-                Error::Worker(format!("cannot serve the health page on {address}: {error}"))
-            })?),
+            Some(address) => Some(
+                std::net::TcpListener::bind(address)
+                    .map_err(|error| Error::Worker(format!("cannot serve the health page on {address}: {error}")))?,
+            ),
             None => None,
         };
         attempt::watch_panics();

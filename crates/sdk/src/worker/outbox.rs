@@ -26,11 +26,8 @@ pub(crate) struct Unsent {
 
 impl Unsent {
     pub(crate) fn new(attempt: Arc<Attempt>, outcome: Outcome) -> Self {
-        let outgoing = Outgoing {
-            task_id: attempt.task.task_id.clone(),
-            lease_token: attempt.task.lease_token.clone(),
-            outcome,
-        };
+        let outgoing =
+            Outgoing { task_id: attempt.task.task_id.clone(), lease_token: attempt.task.lease_token.clone(), outcome };
         let took = attempt.started.elapsed();
         Self { attempt, outgoing, took, refusals: 0 }
     }

@@ -234,7 +234,14 @@ pub async fn a_handler_can_cancel_its_own_task(rig: Rig) {
 }
 
 pub async fn the_same_result_is_taken_twice_and_applied_once(rig: Rig) {
-    let outcomes = [completed_with("1"), failed(), failed_for_good(), Outcome::Released, Outcome::Snoozed(seconds(5)), Outcome::Cancelled { note: None }];
+    let outcomes = [
+        completed_with("1"),
+        failed(),
+        failed_for_good(),
+        Outcome::Released,
+        Outcome::Snoozed(seconds(5)),
+        Outcome::Cancelled { note: None },
+    ];
     for outcome in outcomes {
         let (worker, claimed) = rig.started(task("a").queue("q")).await;
         let first = rig.finished(worker, &claimed, outcome.clone()).await;

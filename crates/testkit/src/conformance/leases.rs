@@ -159,6 +159,19 @@ pub async fn a_heartbeat_that_names_tasks_renews_only_those(rig: Rig) {
     assert_eq!((rig.status(ids[0]).await, rig.status(ids[1]).await), (Status::Executing, Status::Scheduled));
 }
 
+pub async fn a_heartbeat_with_a_forged_token_renews_nothing(rig: Rig) {
+    let (worker, claimed) = rig.started(task("a")).await;
+    let token = claimed.token.to_string();
+    let (claim, check) = token.split_once('.').expect("a claim and its check");
+    let forged = format!("{claim}.{:x}", u64::from_str_radix(check, 16).expect("hex") ^ 1);
+    let forged = forged.parse().expect("the form of a token");
+    rig.advance(seconds(20));
+    let beaten = rig.try_beat(worker, Renewal::Named(vec![(claimed.id, forged)])).await.expect("known");
+    assert_eq!(beaten.lost, [claimed.id]);
+    rig.advance(seconds(11));
+    assert_eq!(rig.lapse().await, 1, "the lease was not renewed");
+}
+
 pub async fn a_heartbeat_tells_which_named_leases_are_lost(rig: Rig) {
     let (worker, first) = rig.started(task("a")).await;
     rig.advance(LEASE + seconds(1));

@@ -107,6 +107,20 @@ pub async fn a_waiting_claim_wakes_when_a_worker_is_deregistered(rig: Rig) {
     assert_eq!(only(waiting).await.id, claimed.id);
 }
 
+pub async fn a_worker_that_gets_no_more_work_stops_waiting(rig: Rig) {
+    let worker = rig.worker().await;
+    let waiting = rig.claim_waiting(worker);
+    // Nobody knows when the claim begins to wait, so it is drained until it is noticed.
+    soon(async {
+        while !waiting.is_finished() {
+            rig.store.drain_worker(worker).await.expect("known");
+            settle().await;
+        }
+    })
+    .await;
+    assert!(waiting.await.expect("no panic").tasks.is_empty());
+}
+
 pub async fn one_task_wakes_one_waiter(rig: Rig) {
     let mut waiting = Vec::new();
     for _ in 0..5 {
