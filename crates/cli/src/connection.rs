@@ -12,7 +12,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::show::json_text::pretty;
 use crate::show::screen::{ColorChoice, Screen};
 
-/// Which server, with which key.
+// Which server, with which key. No doc comment: clap would take it for what the command is about.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Connection and output")]
 pub struct ServerFlags {
@@ -35,7 +35,7 @@ impl ServerFlags {
     }
 }
 
-/// Which server, with which key, and how answers are shown.
+// Which server, with which key, and how answers are shown.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Connection and output")]
 pub struct Connection {

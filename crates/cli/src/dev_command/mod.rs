@@ -28,8 +28,8 @@ Examples:
   windlass dev --listen 127.0.0.1:0
   windlass dev --keep ./playground";
 
-/// Samples fail on purpose, which their worker would warn of.
-const LOG: &str = "warn,windlass::worker::attempt=error";
+/// Samples fail on purpose, and are left unfinished at the end; their worker would warn of both.
+const LOG: &str = "warn,windlass::worker=error";
 
 #[derive(Args, Debug)]
 struct Flags {

@@ -104,7 +104,7 @@ pub struct Submitted {
 /// Submits one task of each type, with short delays between attempts also for those that come later.
 pub async fn submit(client: &Client) -> windlass::Result<Submitted> {
     let quick = json!({"retry": {"strategy": "fixed", "base_delay": 1, "jitter": "none"}});
-    client.call(Method::Patch, "/api/v1/task-types/flaky", Some(&quick)).await?;
+    client.call(Method::Put, "/api/v1/task-types/flaky", Some(&quick)).await?;
     client.enqueue::<greet>("Ada").await?;
     let flaky = client.enqueue::<flaky>(()).await?;
     client.enqueue::<report>(Report { title: Some("Sales".to_owned()) }).await?;

@@ -73,11 +73,12 @@ struct Time {
 }
 
 impl Time {
-    /// A tenth of the time is kept back, and never more than the grace; a fifth of that is for the report.
+    /// Kept back are the grace and the time for the report, but never more than a tenth of the whole; then each gets half.
     fn within(time_left: Duration, kill_grace: Duration) -> Self {
-        const LEAST: Duration = Duration::from_millis(100);
-        let kept_back = (time_left / 10).min(kill_grace.max(LEAST));
-        Self { until_told: time_left - kept_back, grace: (kept_back * 4 / 5).min(kill_grace) }
+        const REPORT: Duration = Duration::from_secs(1);
+        let kept_back = (kill_grace + REPORT).min(time_left / 10);
+        let report = REPORT.min(kept_back / 2);
+        Self { until_told: time_left - kept_back, grace: kill_grace.min(kept_back - report) }
     }
 }
 
@@ -89,10 +90,10 @@ mod tests {
     fn the_end_comes_a_little_before_the_time_is_over() {
         let milliseconds = Duration::from_millis;
         for (time_left, kill_grace, until_told, grace) in [
-            (600_000, 5_000, 595_000, 4_000),
-            (10_000, 5_000, 9_000, 800),
-            (10_000, 0, 9_900, 0),
-            (200, 5_000, 180, 16),
+            (600_000, 5_000, 594_000, 5_000),
+            (10_000, 5_000, 9_000, 500),
+            (10_000, 0, 9_000, 0),
+            (200, 5_000, 180, 10),
             (0, 5_000, 0, 0),
         ] {
             let time = Time::within(milliseconds(time_left), milliseconds(kill_grace));
