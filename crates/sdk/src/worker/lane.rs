@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll as Ready;
 use std::time::Duration;
@@ -46,6 +46,8 @@ pub(crate) struct Lane {
     held: Mutex<HashMap<TaskId, Arc<Attempt>>>,
     outbox: Outbox,
     wake: Notify,
+    /// The connections were found dead: a poll that waits on one waits in vain.
+    is_poll_suspect: AtomicBool,
 }
 
 type CallFuture = Pin<Box<dyn Future<Output = Done> + Send>>;
@@ -80,6 +82,7 @@ impl Lane {
             held: Mutex::default(),
             outbox: Outbox::default(),
             wake: Notify::new(),
+            is_poll_suspect: AtomicBool::new(false),
         }
     }
 
@@ -124,6 +127,12 @@ impl Lane {
         attempts
     }
 
+    /// Gives the waiting poll up and begins another: a connection that died without a word would hold it for long.
+    pub(crate) fn suspect_poll(&self) {
+        self.is_poll_suspect.store(true, Ordering::Relaxed);
+        self.wake.notify_one();
+    }
+
     /// The end of an attempt: its slot is free, its result goes out.
     pub(crate) fn ended(&self, attempt: Arc<Attempt>, outcome: Outcome) {
         // Whoever let it go has spoken for it.
@@ -160,6 +169,9 @@ impl Lane {
         let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
         let mut quiet_until: Option<Instant> = None;
         loop {
+            if self.is_poll_suspect.swap(false, Ordering::Relaxed) {
+                calls.drop_waiting(&self);
+            }
             let is_stopping = self.common.stopping.is_stopped();
             if is_stopping && self.is_idle() {
                 return;

@@ -179,6 +179,12 @@ async fn beat(common: Arc<Common>, lanes: Arc<[Arc<Lane>]>, mut client: Client) 
                 }
             }
         }
+        if answered && failures > 0 {
+            // The server is back, or was reached another way.
+            for lane in &*lanes {
+                lane.suspect_poll();
+            }
+        }
         failures = if answered { 0 } else { failures + 1 };
         if failures > 0 && failures % FAILURES_UNTIL_REBUILD == 0 {
             match common.client.for_own_runtime() {
