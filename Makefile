@@ -12,11 +12,11 @@ SEED ?= 1
 SOAK_RUNS ?= 5
 SOAK_CASES ?= 20000
 SOAK_OPERATIONS ?= 200000
-# The loader: the server it talks to.
-SERVER ?= http://127.0.0.1:7070
+# The benchmark: flags of `windlass bench`, such as BENCH="--only drain --repeat 5".
+BENCH ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build release check fmt clippy doc docs deps tree test test-setup test-rust test-readme test-protocol faults crash crash-smoke soak bench
+.PHONY: help build release check fmt clippy doc docs deps tree test test-setup test-rust test-readme test-protocol test-examples faults crash crash-smoke soak bench bench-smoke
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
@@ -25,7 +25,7 @@ build: ## debug build of every crate
 	$(CARGO) build --workspace --all-targets
 
 release: ## release build of the server and of the test programs
-	$(CARGO) build --release --bin windlass --bin windlass-crash --bin windlass-load
+	$(CARGO) build --release --bin windlass --bin windlass-crash
 
 check: fmt clippy doc deps tree ## formatting, lints, documentation, dependencies, tree
 	@echo "check: all passed"
@@ -48,7 +48,7 @@ deps: test-setup ## banned crates, licences, sources, advisories where cargo-den
 tree: test-setup ## the files themselves: no paths that only one machine has, scripts are sound
 	scripts/check-tree.sh
 
-test: test-setup test-rust test-readme test-protocol faults crash-smoke ## every test CI runs
+test: test-setup test-rust test-readme test-protocol test-examples faults crash-smoke bench-smoke ## every test CI runs
 	@echo "test: all passed"
 
 test-setup: ## the programs the tests need, installed where possible
@@ -62,6 +62,10 @@ test-readme: test-setup release ## the commands of the README, run as written
 
 test-protocol: test-setup release ## the workers of docs/protocol.md, with the real binary
 	scripts/test-protocol.sh "$(TARGET_DIR)/release/windlass"
+
+test-examples: test-setup release ## the programs of examples/, run as they say
+	$(CARGO) build -p windlass-examples
+	scripts/test-examples.sh "$(TARGET_DIR)/release/windlass" "$(TARGET_DIR)/debug"
 
 faults: test-setup release ## a full disk and a failing fsync, with the real binary
 	scripts/test-faults.sh "$(TARGET_DIR)/release/windlass"
@@ -80,5 +84,8 @@ soak: release ## longer properties and several crash tests with different seeds
 		"$(TARGET_DIR)/release/windlass-crash" --binary "$(TARGET_DIR)/release/windlass" --kills $(KILLS) --seed "$$seed" || exit 1; \
 	done
 
-bench: release ## measure a running server: make bench SERVER=http://127.0.0.1:7070
-	"$(TARGET_DIR)/release/windlass-load" --server "$(SERVER)"
+bench: release ## what this machine gives: make bench BENCH="--repeat 5"
+	"$(TARGET_DIR)/release/windlass" bench $(BENCH)
+
+bench-smoke: test-setup release ## a benchmark of a few seconds: every figure is there
+	scripts/test-bench.sh "$(TARGET_DIR)/release/windlass"

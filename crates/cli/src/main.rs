@@ -1,5 +1,6 @@
 //! The `windlass` command: the list of all commands, and how the process ends.
 
+mod bench_command;
 mod commands;
 mod connection;
 mod dev_command;
@@ -53,7 +54,7 @@ fn commands() -> Vec<(&'static str, Vec<Command>)> {
                 doctor::command(),
             ],
         ),
-        ("Other", vec![openapi::command(), completions::command()]),
+        ("Other", vec![bench_command::command(), openapi::command(), completions::command()]),
     ]
 }
 
@@ -75,6 +76,7 @@ async fn run(matches: &ArgMatches) -> Outcome {
         Some(("dlq", matches)) => dlq::run(matches).await,
         Some(("workers", matches)) => workers::run(matches).await,
         Some(("doctor", matches)) => doctor::run(matches).await,
+        Some(("bench", matches)) => bench_command::run(matches).await,
         Some(("openapi", _)) => openapi::run(),
         Some(("completions", matches)) => completions::run(matches, command()),
         // clap lets no other command through; a test holds the two lists together.
@@ -120,6 +122,10 @@ fn server_failure(failure: server_command::Failure) -> Failure {
 fn main() -> ExitCode {
     // A worker starts this binary once more for every program that it runs; before there are threads.
     if let Some(code) = windlass_exec::shim_main() {
+        return code;
+    }
+    // A benchmark starts this binary once more for every process that it measures.
+    if let Some(code) = bench_command::station_main() {
         return code;
     }
     let matches = command().get_matches();

@@ -131,8 +131,8 @@ fn a_store_can_be_kept() {
     assert!(dev.screen[1].contains("playground"), "{:?}", dev.screen);
     let (code, _) = dev.stop("-TERM");
     assert_eq!(code, Some(0));
-    assert_eq!(folder.entries(), [store.clone()]);
     assert!(store.join("windlass.db").exists());
+    assert_eq!(folder.entries(), [store]);
 }
 
 #[test]

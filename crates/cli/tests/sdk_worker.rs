@@ -266,7 +266,7 @@ fn an_embedded_application_that_is_killed_goes_on_after_its_start() {
     first.exit_code();
     let health = format!("127.0.0.1:{}", support::free_port());
     let mut second = WorkerProcess::start(&address, &[("TEST_WORKER_HEALTH", &health)]);
-    // The dead worker's lease is honoured for a full period first.
+    // The dead worker's lease lapses at once: its process was the only one that could have come back with a result.
     let url = format!("http://{health}");
     until("it runs again", || {
         support::status(&url, "/metrics").is_some() && support::text(&url, "/metrics").contains("completed\"} 1")

@@ -1,7 +1,6 @@
 //! A lean HTTP/1.1 client: one keep-alive connection over TCP, one request at a time, buffers reused.
 //!
-//! It exists for two reasons. The loader shares the machine with the server it measures, so the client has to cost next
-//! to nothing. And the crash test has to know whether a request can have reached the server: a refused connection is a
+//! It exists because the crash test has to know whether a request can have reached the server: a refused connection is a
 //! sure no, everything after the first byte was written is unknown.
 
 use std::io;

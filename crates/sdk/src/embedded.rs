@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, header};
@@ -51,9 +52,10 @@ impl Embedded {
                 reason: "it names no folder; an address looks like sqlite:jobs".to_owned(),
             });
         }
-        let config = ServerConfig::default();
+        let config = ServerConfig { workers_share_process: true, ..ServerConfig::default() };
         let metrics = Arc::new(Metrics::default());
-        let options = SqliteOptions { lease: config.lease, ..SqliteOptions::new(Path::new(folder)) };
+        // Whoever held a lease in this store died with its last process: nobody will come back with a result.
+        let options = SqliteOptions { lease: Duration::ZERO, ..SqliteOptions::new(Path::new(folder)) };
         let watch = Watch::new(Arc::clone(&metrics));
         // Opening reads the whole queue back, which may take a while: not on a thread that serves.
         let opened = tokio::task::spawn_blocking(move || SqliteStore::open(options, watch)).await;

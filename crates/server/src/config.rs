@@ -35,6 +35,9 @@ pub struct ServerConfig {
     pub shutdown_timeout: Duration,
     /// How long a silent worker without leases is remembered.
     pub worker_memory: Duration,
+    /// Whether all workers live in this very process. Then none of them outlived the last one, and what they held when it
+    /// ended need not wait for them.
+    pub workers_share_process: bool,
 }
 
 impl Default for ServerConfig {
@@ -57,6 +60,7 @@ impl Default for ServerConfig {
             drain_delay: Duration::ZERO,
             shutdown_timeout: Duration::from_secs(20),
             worker_memory: Duration::from_hours(24),
+            workers_share_process: false,
         }
     }
 }

@@ -108,7 +108,10 @@ async fn repeat(this: Loop, engine: &Engine) {
     loop {
         // Windlass was away (a start, a stopped process, a store that was down): whoever
         // worked meanwhile gets a fresh lease before anything lapses or times out.
-        let was_away = last_run.is_none_or(|last| last.elapsed() > config.lease / 2);
+        let was_away = match last_run {
+            Some(last) => last.elapsed() > config.lease / 2,
+            None => !config.workers_share_process,
+        };
         let decides_on_leases = matches!(this, Loop::LapseLeases | Loop::TimeOut);
         if decides_on_leases && was_away && !forgive(store, config.lease).await {
             tokio::time::sleep(AFTER_FAILURE).await;

@@ -115,9 +115,9 @@ impl Figure {
 pub struct Measured(BTreeMap<(Way, Figure), Vec<f64>>);
 
 impl Measured {
-    /// Notes what a run gave.
+    /// Notes what a run gave, without digits that say nothing.
     pub fn add(&mut self, way: Way, figure: Figure, value: f64) {
-        self.0.entry((way, figure)).or_default().push(value);
+        self.0.entry((way, figure)).or_default().push((value * 1_000.0).round() / 1_000.0);
     }
 
     /// All runs together, if there were any.
@@ -151,7 +151,8 @@ impl Series {
         sorted.sort_unstable_by(f64::total_cmp);
         let (lowest, highest) = (*sorted.first()?, *sorted.last()?);
         let middle = sorted.len() / 2;
-        let median = if sorted.len() % 2 == 1 { sorted[middle] } else { f64::midpoint(sorted[middle - 1], sorted[middle]) };
+        let median =
+            if sorted.len() % 2 == 1 { sorted[middle] } else { f64::midpoint(sorted[middle - 1], sorted[middle]) };
         Some(Self { median, lowest, highest, runs })
     }
 }

@@ -38,12 +38,7 @@ impl Mail {
             template: "order-confirmation".to_owned(),
             locale: "en-GB".to_owned(),
             to: "somebody@mail.example".to_owned(),
-            order: Purchase {
-                id: "A-2291-77".to_owned(),
-                total_cents: 12_995,
-                currency: "EUR".to_owned(),
-                items: 3,
-            },
+            order: Purchase { id: "A-2291-77".to_owned(), total_cents: 12_995, currency: "EUR".to_owned(), items: 3 },
             trace: "5c1d9f02".to_owned(),
         }
     }
@@ -82,7 +77,8 @@ pub async fn pickup(mail: Mail, context: &Context) -> TaskResult<()> {
 
 /// A worker of these queues, as the SDK makes it unless told otherwise.
 pub fn worker(client: &Client, queues: &[String], concurrency: Option<u32>, tally: &Arc<Tally>) -> Worker {
-    let worker = Worker::new(client).name("windlass bench").handle::<noop>().handle::<pickup>().state(Arc::clone(tally));
+    let worker =
+        Worker::new(client).name("windlass bench").handle::<noop>().handle::<pickup>().state(Arc::clone(tally));
     let worker = queues.iter().fold(worker, Worker::queue);
     match concurrency {
         Some(tasks) => worker.concurrency(tasks as usize),

@@ -137,7 +137,10 @@ mod tests {
     fn orders_and_answers_are_one_line_each() {
         let order = Order::Pace { stage: "pickup".to_owned(), tasks: 5, every: Duration::from_millis(50) };
         let line = serde_json::to_string(&order).expect("JSON");
-        assert!(!line.contains('\n') && matches!(serde_json::from_str(&line), Ok(Order::Pace { tasks: 5, .. })), "{line}");
+        assert!(
+            !line.contains('\n') && matches!(serde_json::from_str(&line), Ok(Order::Pace { tasks: 5, .. })),
+            "{line}"
+        );
         let line = serde_json::to_string(&Answer::Failed { reason: "a\nb".to_owned() }).expect("JSON");
         assert!(!line.contains('\n'), "{line}");
     }

@@ -10,7 +10,7 @@ use crate::connection::{Session, raw};
 use crate::exit::{Failure, Outcome};
 use crate::input::json_input;
 use crate::show::bar::Bar;
-use crate::show::escape::plain;
+use crate::show::escape::{count, plain};
 use crate::show::json_text::compact;
 
 /// Tasks in one call. Half of what the server takes, so that a slow one still answers in time.
@@ -127,21 +127,21 @@ fn broken_off(failure: Failure, stored: &Stored, file: &str) -> Failure {
     } else {
         format!("go on with `tail -n +{next} {} | windlass enqueue --batch -`", plain(file))
     };
-    let hint = format!("{} tasks are stored (lines 1 to {}); mend it and {how}.", stored.ids.len(), stored.line);
+    let hint = format!("{} stored (lines 1 to {}); mend it and {how}.", count(stored.ids.len() as u64, "task"), stored.line);
     Failure::new(exit, message).hint(hint)
 }
 
 fn print(session: &Session, stored: Stored) -> Outcome {
-    let count = stored.ids.len();
+    let stored_tasks = count(stored.ids.len() as u64, "task");
     if session.json {
         let document = json!({ "task_ids": stored.ids, "deduplicated": stored.deduplicated });
         return session.print_documents(&[raw(&document)?]);
     }
     let before = match stored.deduplicated {
         0 => String::new(),
-        some => format!(", {some} of them were there before"),
+        some => format!(", {some} of them there before"),
     };
-    session.screen.line(&format!("{count} tasks stored{before}"))?;
+    session.screen.line(&format!("{stored_tasks} stored{before}"))?;
     Ok(())
 }
 

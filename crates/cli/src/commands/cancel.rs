@@ -9,7 +9,7 @@ use crate::each::for_each;
 use crate::exit::{Failure, Outcome};
 use crate::filter::{TaskFilter, priority_value};
 use crate::input::ask::confirm;
-use crate::show::escape::{plain, url_part};
+use crate::show::escape::{count, plain, url_part};
 
 const EXAMPLES: &str = r"Examples:
   windlass cancel 0198c6c2-7e0f-7abc-8def-0123456789ab
@@ -85,14 +85,14 @@ async fn by_filter(session: &Session, args: &Cancel) -> Outcome {
         return if session.json {
             session.print_documents(&[raw(&counted)?])
         } else {
-            Ok(session.screen.line(&format!("{matched} tasks match; nothing was cancelled"))?)
+            Ok(session.screen.line(&format!("{} would be cancelled; nothing was changed", count(matched, "task")))?)
         };
     }
-    confirm(&format!("Cancel {matched} tasks?"), args.yes)?;
+    confirm(&format!("Cancel {}?", count(matched, "task")), args.yes)?;
     body.insert("dry_run".to_owned(), Value::Bool(false));
     let done = session.call_bulk("/api/v1/tasks/cancel", &Value::Object(body)).await?;
     if session.json {
         return session.print_documents(&[raw(&done)?]);
     }
-    Ok(session.screen.line(&format!("{} tasks cancelled", done["cancelled"]))?)
+    Ok(session.screen.line(&format!("{} cancelled", count(done["cancelled"].as_u64().unwrap_or_default(), "task")))?)
 }

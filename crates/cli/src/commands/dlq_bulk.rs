@@ -14,7 +14,7 @@ use crate::input::ask::confirm;
 use crate::input::moment;
 use crate::pages::{Query, Walk};
 use crate::show::bar::Bar;
-use crate::show::escape::url_part;
+use crate::show::escape::{count, url_part};
 
 /// Which dead letters.
 #[derive(Args, Clone, Debug, Default)]
@@ -163,10 +163,10 @@ pub async fn run(session: &Session, args: &BulkArgs, deed: Bulk) -> Outcome {
     let counted = session.call_bulk(deed.path(), &Value::Object(body.clone())).await?;
     let matched = counted["matched"].as_u64().unwrap_or_default();
     if args.dry_run || matched == 0 {
-        let line = format!("{matched} dead letters match; nothing was {}", deed.done());
+        let line = format!("{} would be {}; nothing was changed", count(matched, "dead letter"), deed.done());
         return print(session, &counted, &line);
     }
-    confirm(&format!("{} {matched} dead letters?", deed.verb()), args.yes)?;
+    confirm(&format!("{} {}?", deed.verb(), count(matched, "dead letter")), args.yes)?;
     let done = match deed {
         Bulk::Replay { rate: Some(rate) } => paced(session, args, rate).await?,
         Bulk::Replay { rate: None } | Bulk::Discard => {
@@ -174,7 +174,7 @@ pub async fn run(session: &Session, args: &BulkArgs, deed: Bulk) -> Outcome {
             session.call_bulk(deed.path(), &Value::Object(body)).await?
         }
     };
-    let line = format!("{} dead letters {}", done[deed.done()], deed.done());
+    let line = format!("{} {}", count(done[deed.done()].as_u64().unwrap_or_default(), "dead letter"), deed.done());
     print(session, &done, &line)
 }
 

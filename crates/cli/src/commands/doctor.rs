@@ -12,7 +12,7 @@ use super::workers::Worker;
 use crate::connection::{Connection, Session};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::input::{duration, moment};
-use crate::show::escape::plain;
+use crate::show::escape::{count as things, plain};
 use crate::show::screen::Tint;
 use crate::show::tasks::Task;
 
@@ -192,7 +192,7 @@ fn workers_alive(stats: &Stats) -> Check {
         workers.total_capacity
     );
     if workers.active == 0 && waiting > 0 {
-        return Check::bad("workers", format!("none is active and {waiting} tasks wait ({detail})"), "Start a worker.");
+        return Check::bad("workers", format!("none is active while work waits: {} ({detail})", things(waiting, "task")), "Start a worker.");
     }
     if live == 0 {
         return Check::warn("workers", "none is registered", "Start a worker before you submit tasks.");
@@ -223,7 +223,10 @@ fn unserved(waiting: &[Task], workers: &[Worker]) -> Vec<Check> {
     }
     let check = |((queue, task_type, capabilities), count): ((&str, &str, &[String]), usize)| {
         let needs = if capabilities.is_empty() { String::new() } else { format!(" with {}", capabilities.join(", ")) };
-        let detail = format!("{count} tasks of type {task_type} wait in queue {queue} and no live worker serves them");
+        let detail = format!(
+            "no live worker serves {} of type {task_type} in queue {queue}",
+            things(count as u64, "waiting task")
+        );
         Check::bad("served", detail, format!("Start a worker for queue {queue} and type {task_type}{needs}."))
     };
     if lonely.is_empty() && !waiting.is_empty() {
@@ -289,7 +292,7 @@ fn oldest(stats: &Stats) -> Check {
 fn dead_letters(stats: &Stats) -> Check {
     match stats.by_status.get("dead_letter").copied().unwrap_or_default() {
         0 => Check::good("dead letters", "none"),
-        count => Check::warn("dead letters", format!("{count} need a person"), "`windlass dlq` shows them."),
+        count => Check::warn("dead letters", format!("{}: given up, for a person to decide", things(count, "task")), "`windlass dlq` shows why."),
     }
 }
 
@@ -334,7 +337,7 @@ mod tests {
             [task("mail", "a", &[]), task("mail", "a", &["smtp"]), task("video", "b", &[]), task("video", "b", &[])];
         let checks = unserved(&waiting, &[worker]);
         assert_eq!(checks.len(), 1, "{checks:?}");
-        assert!(checks[0].state == State::Bad && checks[0].detail.starts_with("2 tasks of type b wait in queue video"));
+        assert!(checks[0].state == State::Bad && checks[0].detail.contains("2 waiting tasks of type b in queue video"));
     }
 
     #[test]

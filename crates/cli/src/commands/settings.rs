@@ -8,7 +8,7 @@ use crate::connection::Session;
 use crate::each::for_each;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::input::pairs::{self, Setting};
-use crate::show::escape::{plain, url_part};
+use crate::show::escape::{count, plain, url_part};
 use crate::show::json_text::compact;
 use crate::show::screen::Tint;
 use crate::show::tasks::word;
@@ -98,7 +98,7 @@ async fn pause(session: &Session, kind: Kind, names: &[String], verb: &str, done
     let deed = async |name: &str| {
         let answer = session.call(Method::Post, &format!("{}/{verb}", path(kind, name)), None).await?;
         let waiting = match answer["queued"].as_u64() {
-            Some(queued) if queued > 0 && verb == "pause" => format!("; {queued} tasks wait in it"),
+            Some(queued) if queued > 0 && verb == "pause" => format!("; waiting in it: {}", count(queued, "task")),
             _ => String::new(),
         };
         Ok((format!("{} {} {done}{waiting}", kind.noun, plain(name)), answer))

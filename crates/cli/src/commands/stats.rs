@@ -1,9 +1,11 @@
 //! `windlass stats`: how everything stands, on one screen.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use serde::Deserialize;
+use windlass_core::priority::Priority;
 
 use crate::connection::{Connection, Session};
 use crate::exit::{Failure, Outcome};
@@ -93,10 +95,13 @@ pub async fn run(matches: &ArgMatches) -> Outcome {
         );
         lines.push(fact("recovered", session.screen.tint(Tint::Warn, &text)));
     }
-    for (heading, standings) in [("queue", &stats.by_queue), ("priority", &stats.queues)] {
+    let mut by_priority: Vec<_> = stats.queues.iter().collect();
+    // The most urgent first; a name that nobody knows goes last.
+    by_priority.sort_by_key(|(name, _)| Reverse(Priority::from_text(name).ok()));
+    for (heading, standings) in [("queue", stats.by_queue.iter().collect()), ("priority", by_priority)] {
         if !standings.is_empty() {
             lines.push(String::new());
-            lines.push(table(&session, heading, standings));
+            lines.push(table(&session, heading, &standings));
         }
     }
     Ok(session.screen.line(&lines.join("\n"))?)
@@ -146,7 +151,7 @@ fn waited(stats: &Stats) -> String {
     if parts.is_empty() { "nothing started in the last five minutes".to_owned() } else { parts.join("  ") }
 }
 
-fn table(session: &Session, heading: &'static str, standings: &BTreeMap<String, Standing>) -> String {
+fn table(session: &Session, heading: &'static str, standings: &[(&String, &Standing)]) -> String {
     let columns = [
         Column::text(heading, Fit::Whole),
         Column::number("queued", Fit::Whole),
@@ -154,7 +159,7 @@ fn table(session: &Session, heading: &'static str, standings: &BTreeMap<String, 
         Column::number("executing", Fit::Whole),
         Column::number("scheduled", Fit::Whole),
     ];
-    let row = |(name, standing): (&String, &Standing)| -> Vec<Field> {
+    let row = |(name, standing): &(&String, &Standing)| -> Vec<Field> {
         let oldest =
             if standing.depth > 0 { duration::rough_seconds(standing.oldest_age_seconds) } else { "-".to_owned() };
         vec![

@@ -62,7 +62,7 @@ pub async fn run(matches: &ArgMatches) -> Outcome {
         Some(path) => StoreFolder::kept(path),
         None => StoreFolder::throw_away()?,
     };
-    play(listener, &folder, &Screen::new(flags.color)).await
+    play(listener, &folder, Screen::new(flags.color)).await
 }
 
 async fn listen(address: SocketAddr) -> Outcome<TcpListener> {
@@ -81,7 +81,7 @@ async fn listen(address: SocketAddr) -> Outcome<TcpListener> {
     })
 }
 
-async fn play(listener: TcpListener, folder: &StoreFolder, screen: &Screen) -> Outcome {
+async fn play(listener: TcpListener, folder: &StoreFolder, screen: Screen) -> Outcome {
     let mut signalled = Signals::new()?;
     let address = listener.local_addr()?;
     let metrics = Arc::new(Metrics::default());

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use comfy_table::Table;
 use tokio::sync::mpsc;
 use tokio::time::{Duration, Instant};
 use windlass_core::event::{Change, Committed, Observer};
@@ -59,7 +60,7 @@ fn is_worth_telling(committed: &Committed) -> bool {
 
 impl Narrator {
     /// Writes lines for as long as there is a store and somebody who reads them.
-    pub async fn tell(mut self, screen: &Screen, began: Timestamp) -> std::io::Result<()> {
+    pub async fn tell(mut self, screen: Screen, began: Timestamp) -> std::io::Result<()> {
         loop {
             let Some(first) = self.changes.recv().await else { return Ok(()) };
             let period_ends = Instant::now() + PERIOD;
@@ -81,14 +82,23 @@ impl Narrator {
     }
 }
 
-fn line(screen: &Screen, committed: &Committed, began: Timestamp) -> String {
+fn line(screen: Screen, committed: &Committed, began: Timestamp) -> String {
     let event = &committed.event;
     let seconds = format!("{:.1}s", event.at.since(began).as_secs_f64());
     let status = committed.to.as_str();
     let status = screen.tint(Tint::of_status(status), &format!("{status:<11}"));
-    let id = screen.tint(Tint::Dim, &event.task_id.to_string());
     let task_type = committed.lane.task_type.as_str();
-    format!("{seconds:>8}  {task_type:<8} {status} {id}  {}", what(committed))
+    let line = format!("{seconds:>8}  {task_type:<10} {status} {:<38}", what(committed));
+    if is_narrow(screen) {
+        return line.trim_end().to_owned();
+    }
+    format!("{line} {}", screen.tint(Tint::Dim, &event.task_id.to_string()))
+}
+
+/// Whether lines with ids would be broken.
+fn is_narrow(screen: Screen) -> bool {
+    const WITH_ID: u16 = 110;
+    screen.out_is_terminal && Table::new().width().is_some_and(|width| width < WITH_ID)
 }
 
 /// What happened, in a few words. The status stands beside it.

@@ -1,5 +1,7 @@
 //! The sample tasks: each shows one thing that Windlass does.
 
+#![allow(clippy::unused_async, reason = "a task is an async function, whether it waits for something or not")]
+
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};

@@ -33,6 +33,11 @@ fn escaped(text: &str, keep: impl Fn(char) -> bool) -> String {
     safe
 }
 
+/// A number of things: `1 task`, `2 tasks`.
+pub fn count(number: u64, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
 /// A text as one part of a path or a query: whatever is not plain is escaped.
 pub fn url_part(text: &str) -> String {
     text.bytes().fold(String::with_capacity(text.len()), |mut part, byte| {

@@ -65,6 +65,9 @@ pub fn render_indented(screen: &Screen, columns: &[Column], rows: Vec<Vec<Field>
 fn render_to(width: Option<u16>, colors: bool, columns: &[Column], rows: Vec<Vec<Field>>, with_header: bool) -> String {
     let mut table = Table::new();
     table.force_no_tty().load_style(NOTHING);
+    // Texts are cut where the room ends, not before the word: no text has this character.
+    table.set_delimiter('\u{1}');
+    table.style_text_only();
     if colors {
         table.enforce_styling();
     }

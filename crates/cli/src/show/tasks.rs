@@ -155,7 +155,7 @@ pub const COLUMNS: &[Column] = &[
     Column::text("status", Fit::Whole),
     Column::number("attempt", Fit::Optional(1)),
     Column::number("age", Fit::Whole),
-    Column::text("note", Fit::Cut(8)),
+    Column::text("note", Fit::Cut(20)),
 ];
 
 /// The row of a task.
@@ -198,7 +198,7 @@ pub const DEAD_COLUMNS: &[Column] = &[
     Column::number("attempts", Fit::Optional(3)),
     Column::text("reason", Fit::Optional(4)),
     Column::number("dead for", Fit::Whole),
-    Column::text("error", Fit::Cut(8)),
+    Column::text("error", Fit::Cut(20)),
 ];
 
 /// The row of a dead letter.

@@ -38,7 +38,7 @@ pub async fn run(
     if ended.left_running > 0 {
         tracing::warn!(processes = ended.left_running, "some processes of the program could not be killed");
     }
-    outcome::of(ended, &rules.limits)
+    outcome::of(&ended, &rules.limits)
 }
 
 /// Resolves when the program must go although its time is not over.
@@ -78,7 +78,10 @@ impl Time {
         const REPORT: Duration = Duration::from_secs(1);
         let kept_back = (kill_grace + REPORT).min(time_left / 10);
         let report = REPORT.min(kept_back / 2);
-        Self { until_told: time_left - kept_back, grace: kill_grace.min(kept_back - report) }
+        Self {
+            until_told: time_left.saturating_sub(kept_back),
+            grace: kill_grace.min(kept_back.saturating_sub(report)),
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! What the end of a program means for its task: the result it printed, or an error that tells a person what happened.
 
+use std::time::Duration;
+
 use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 use windlass::{TaskError, TaskResult};
@@ -15,7 +17,7 @@ const EXIT_PERMANENT: i32 = 65;
 const STDOUT_SHOWN: usize = 1_000;
 
 /// The result of the task, or why there is none.
-pub fn of(ended: Ended, limits: &Limits) -> TaskResult<Box<RawValue>> {
+pub fn of(ended: &Ended, limits: &Limits) -> TaskResult<Box<RawValue>> {
     let (headline, code) = match &ended.how {
         How::Exited(0) => return result(&ended.stdout),
         How::Stopped(_) => return Err(TaskError::release()),
@@ -47,12 +49,12 @@ pub fn of(ended: Ended, limits: &Limits) -> TaskResult<Box<RawValue>> {
             "keeper_lost".to_owned(),
         ),
     };
-    let message = message(&headline, &ended);
+    let message = message(&headline, ended);
     let error = match &ended.how {
         How::Exited(EXIT_PERMANENT) | How::TooMuchOutput { .. } => TaskError::permanent(message),
         _ => TaskError::retry(message),
     };
-    Err(error.code(code).details(details(&ended)))
+    Err(error.code(code).details(details(ended)))
 }
 
 /// JSON is taken as it is, anything else as a text, nothing as null.
@@ -84,11 +86,15 @@ fn message(headline: &str, ended: &Ended) -> String {
 }
 
 fn details(ended: &Ended) -> serde_json::Value {
-    json!({
-        "wall_seconds": ended.wall.as_secs_f64(),
-        "cpu_seconds": ended.cpu.map(|cpu| cpu.as_secs_f64()),
-        "peak_memory_bytes": ended.peak_memory_bytes,
-    })
+    let seconds = |span: Duration| span.as_millis() as f64 / 1_000.0;
+    let mut details = json!({"wall_seconds": seconds(ended.wall)});
+    if let Some(cpu) = ended.cpu {
+        details["cpu_seconds"] = seconds(cpu).into();
+    }
+    if let Some(bytes) = ended.peak_memory_bytes {
+        details["peak_memory_bytes"] = bytes.into();
+    }
+    details
 }
 
 /// The name of a signal that programs die of.
@@ -115,8 +121,6 @@ fn name_of(signal: i32) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use windlass_exec::Stop;
 
     use super::*;
@@ -135,7 +139,7 @@ mod tests {
 
     fn error_of(how: How, stdout: &[u8], stderr: &str) -> TaskError {
         let limits = Limits { cpu: Some(Duration::from_secs(30)), ..Limits::default() };
-        of(ended(how, stdout, stderr), &limits).expect_err("no success")
+        of(&ended(how, stdout, stderr), &limits).expect_err("no success")
     }
 
     #[test]
@@ -150,7 +154,7 @@ mod tests {
             (b"{\"a\":1}{\"b\":2}", "\"{\\\"a\\\":1}{\\\"b\\\":2}\""),
             (b"caf\xe9", "\"caf\u{fffd}\""),
         ] {
-            let value = of(ended(How::Exited(0), stdout, "chatter"), &Limits::default()).expect("success");
+            let value = of(&ended(How::Exited(0), stdout, "chatter"), &Limits::default()).expect("success");
             assert_eq!(value.get(), result);
         }
     }

@@ -290,6 +290,7 @@ async fn when_the_worker_is_killed_its_programs_go_and_its_tasks_come_back() {
     let retry = Retry::fixed(Duration::from_millis(50)).without_jitter();
     let task = trial.client.enqueue_untyped("job", &Value::Null).max_retries(3).retry(retry).await.expect("submitted");
     trial.file("ready").await;
+    until(PATIENCE, || trial.left().iter().any(|process| process.contains("sleeper"))).await;
     worker.signal("KILL");
     assert_eq!(worker.exit_code().await, None);
     trial.nothing_is_left().await;

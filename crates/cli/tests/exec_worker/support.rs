@@ -177,7 +177,8 @@ impl Trial {
     fn logs(&self) -> String {
         let files = fs::read_dir(&self.folder).expect("a folder").map(|entry| entry.expect("an entry").path());
         let logs = files.filter(|path| path.extension().is_some_and(|extension| extension == "log"));
-        logs.map(|path| format!("{}:\n{}", path.display(), fs::read_to_string(&path).expect("a log"))).collect()
+        let texts = logs.map(|path| format!("{}:\n{}", path.display(), fs::read_to_string(&path).expect("a log")));
+        texts.collect::<Vec<_>>().join("\n")
     }
 
     /// Processes of programs, and their keepers; the server and the workers aside.
