@@ -145,7 +145,7 @@ fn tell(failure: &Failure) {
         return;
     }
     let screen = Screen::new(ColorChoice::Auto);
-    screen.say(&format!("{} {}", screen.tint_err(Tint::Bad, "windlass:"), plain_lines(&failure.to_string())));
+    screen.say(&format!("{} {}", screen.tint_err(Tint::Bad, "error:"), plain_lines(&failure.to_string())));
     if let Some(hint) = failure.what_to_do() {
         screen.say(&plain_lines(hint));
     }

@@ -65,6 +65,11 @@ pub use view::{FailureView, ProgressView, Status, TaskId, TaskView};
 pub use windlass_macros::task;
 pub use worker::{RunningWorker, Worker};
 
+/// The guide, compiled and run with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/sdk.md")]
+struct Guide;
+
 /// What the code that `#[task]` writes refers to.
 #[doc(hidden)]
 pub mod __private {

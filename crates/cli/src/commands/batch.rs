@@ -102,13 +102,14 @@ async fn send(session: &Session, slice: Slice, stored: &mut Stored, file: &str) 
             Ok(())
         }
         Err(error) => {
-            let at =
-                error.problem().and_then(|problem| problem.index).and_then(|index| slice.lines.get(index).copied());
+            let at = error.problem().and_then(|problem| {
+                let index = problem.index?;
+                let detail = problem.detail.replace(&format!("tasks[{index}]."), "");
+                let line = slice.lines.get(index)?;
+                Some(format!("line {line} was refused: {} ({})", plain(&detail), plain(&problem.code)))
+            });
             let failure = Failure::from(error);
-            let message = match at {
-                Some(line) => format!("line {line} was refused: {failure}"),
-                None => format!("lines {} on were refused: {failure}", stored.line + 1),
-            };
+            let message = at.unwrap_or_else(|| format!("line {} and on were not stored: {failure}", stored.line + 1));
             Err(broken_off(Failure::new(failure.exit(), message), stored, file))
         }
     }

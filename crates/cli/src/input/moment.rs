@@ -38,10 +38,10 @@ pub fn distance(time: &str, now: Timestamp) -> Option<(Duration, bool)> {
     Some((span.unsigned_abs(), span.is_negative()))
 }
 
-/// How long ago it was, in short: `3m 5s`. Clocks differ a little, so a moment that is about to come is `0s`.
+/// How long ago it was, in short: `3m5s`. Clocks differ a little, so a moment that is about to come is `0s`.
 pub fn age(time: &str, now: Timestamp) -> String {
     match distance(time, now) {
-        Some((span, false)) if span.as_secs() > 0 => duration::rough(span),
+        Some((span, false)) if span.as_secs() > 0 => duration::rough(span).replace(' ', ""),
         Some(_) => "0s".to_owned(),
         None => "-".to_owned(),
     }
@@ -54,6 +54,17 @@ pub fn relative(time: &str, now: Timestamp) -> String {
         Some((span, true)) => format!("in {}", duration::rough(span)),
         Some((span, false)) => format!("{} ago", duration::rough(span)),
         None => "-".to_owned(),
+    }
+}
+
+/// A time of the API for a line of a timeline: without its date where that is the same as of the line before.
+pub fn line_time(time: &str, before: Option<&str>) -> String {
+    let read = |text: &str| text.parse::<Timestamp>().ok();
+    let date = |time: &Timestamp| time.strftime("%Y-%m-%d").to_string();
+    match (read(time), before.and_then(read)) {
+        (Some(time), Some(before)) if date(&time) == date(&before) => time.strftime("%H:%M:%S%.3f").to_string(),
+        (Some(time), _) => time.strftime("%Y-%m-%d %H:%M:%S%.3f").to_string(),
+        (None, _) => "-".to_owned(),
     }
 }
 
@@ -83,7 +94,10 @@ mod tests {
             assert_eq!(relative(time, now), shown, "{time}");
         }
         assert_eq!(age("2026-01-31T08:00:05Z", now), "0s");
-        assert_eq!(age("2026-01-31T07:00:00Z", now), "1h");
+        assert_eq!(age("2026-01-31T06:59:00Z", now), "1h1m");
+        assert_eq!(line_time("2026-01-31T08:00:00.123456Z", None), "2026-01-31 08:00:00.123");
+        assert_eq!(line_time("2026-01-31T08:00:00Z", Some("2026-01-31T07:00:00Z")), "08:00:00.000");
+        assert_eq!(line_time("2026-01-31T08:00:00Z", Some("2026-01-30T07:00:00Z")), "2026-01-31 08:00:00.000");
         assert_eq!(clock_time("2026-01-31T08:00:00.123456Z"), "2026-01-31 08:00:00 UTC");
     }
 

@@ -127,8 +127,9 @@ fn failure(card: &mut Card<'_>, error: &Failure, is_current: bool) {
         card.lines.push(format!("  {}", card.screen.tint(tint, line)));
     }
     if let Some(stack) = &error.stack {
-        let stack = card.screen.tint(Tint::Dim, &plain_lines(stack));
-        card.block(&stack);
+        for line in plain_lines(stack).lines() {
+            card.lines.push(format!("  {}", card.screen.tint(Tint::Dim, line)));
+        }
     }
     if let Some(details) = &error.details {
         card.block(&pretty(details.get()));

@@ -107,8 +107,10 @@ fn render_to(width: Option<u16>, colors: bool, columns: &[Column], rows: Vec<Vec
 }
 
 fn cell((tint, text): Field) -> Cell {
+    let is_empty = text.is_empty();
     let cell = Cell::new(text);
     match tint {
+        _ if is_empty => cell,
         Tint::Plain => cell,
         Tint::Good => cell.fg(Color::DarkGreen),
         Tint::Active => cell.fg(Color::DarkCyan),

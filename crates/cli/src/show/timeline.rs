@@ -12,11 +12,11 @@ use super::tasks::{Attempt, Event, word};
 use crate::input::{duration, moment};
 
 const EVENTS: &[Column] = &[
-    Column::text("when", Fit::Whole),
+    Column::number("when", Fit::Whole),
     Column::number("after", Fit::Whole),
     Column::text("what", Fit::Whole),
-    Column::text("by", Fit::Whole),
-    Column::text("", Fit::Cut(10)),
+    Column::text("", Fit::Cut(20)),
+    Column::text("by", Fit::Cut(8)),
 ];
 
 /// The events of a task. Each says how long after the one before it came.
@@ -25,14 +25,14 @@ pub fn events(screen: &Screen, events: &[Event]) -> String {
     let mut rows: Vec<Vec<Field>> = Vec::with_capacity(events.len());
     for event in events {
         let after = before.map(|before| between(before, &event.at)).unwrap_or_default();
-        before = Some(&event.at);
         rows.push(vec![
-            (Tint::Dim, moment::clock_time(&event.at)),
+            (Tint::Dim, moment::line_time(&event.at, before)),
             field(after),
             (tint(&event.kind), plain(&event.kind)),
-            field(plain(&event.actor)),
-            (Tint::Dim, details(event)),
+            field(details(event)),
+            (Tint::Dim, plain(&event.actor)),
         ]);
+        before = Some(&event.at);
     }
     render_indented(screen, EVENTS, rows, false)
 }
@@ -59,7 +59,7 @@ fn tint(kind: &str) -> Tint {
 fn details(event: &Event) -> String {
     let Some(Value::Object(data)) = &event.data else { return String::new() };
     let shown = |(name, value): (&String, &Value)| match (name.as_str(), value) {
-        ("worker" | "claim", _) | (_, Value::Null | Value::Bool(false)) => None,
+        ("worker" | "claim" | "status", _) | (_, Value::Null | Value::Bool(false)) => None,
         ("crashes" | "retries", value) if value == 0 => None,
         ("run_at", Value::String(time)) if event.kind == "submitted" && between(&event.at, time) == "+0s" => None,
         ("run_at", Value::String(time)) => Some(format!("until {}", moment::clock_time(time))),
