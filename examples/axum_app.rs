@@ -33,7 +33,7 @@ async fn make_thumbnail(thumbnail: Thumbnail) -> TaskResult<String> {
 
 type Refusal = (StatusCode, String);
 
-fn unavailable(error: windlass::Error) -> Refusal {
+fn unavailable(error: &windlass::Error) -> Refusal {
     match error.code() {
         Some("task_not_found") => (StatusCode::NOT_FOUND, error.to_string()),
         _ => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
@@ -45,12 +45,12 @@ async fn submit(
     State(client): State<Client>,
     Json(thumbnail): Json<Thumbnail>,
 ) -> Result<(StatusCode, Json<Value>), Refusal> {
-    let task = client.enqueue::<make_thumbnail>(thumbnail).await.map_err(unavailable)?;
+    let task = client.enqueue::<make_thumbnail>(thumbnail).await.map_err(|error| unavailable(&error))?;
     Ok((StatusCode::ACCEPTED, Json(json!({"id": task.id()}))))
 }
 
 async fn look(State(client): State<Client>, Path(id): Path<String>) -> Result<Json<Value>, Refusal> {
-    let task = client.task(id).await.map_err(unavailable)?;
+    let task = client.task(id).await.map_err(|error| unavailable(&error))?;
     Ok(Json(json!({"status": task.status, "thumbnail": task.result})))
 }
 

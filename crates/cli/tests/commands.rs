@@ -2,16 +2,35 @@
 
 mod commands_server;
 
-use serde_json::{Value, json};
 use commands_server::{Server, run, run_with};
+use serde_json::{Value, json};
 
 /// What is in every answer of a command without `--json`, as a script would read it.
 #[test]
 fn a_task_is_enqueued_seen_and_waited_for() {
     let server = Server::start("enqueue");
-    let id = server.ok(&["enqueue", "send_email", "--parameters", r#"{"to": "ada", "n": 1.50}"#, "--priority", "high",
-        "--queue", "mail", "--tag", "customer=42", "--timeout", "10m", "--max-retries", "5", "--tenant", "t1",
-        "--requires", "smtp", "--expires-at", "2099-01-01T00:00:00Z"]);
+    let id = server.ok(&[
+        "enqueue",
+        "send_email",
+        "--parameters",
+        r#"{"to": "ada", "n": 1.50}"#,
+        "--priority",
+        "high",
+        "--queue",
+        "mail",
+        "--tag",
+        "customer=42",
+        "--timeout",
+        "10m",
+        "--max-retries",
+        "5",
+        "--tenant",
+        "t1",
+        "--requires",
+        "smtp",
+        "--expires-at",
+        "2099-01-01T00:00:00Z",
+    ]);
     let id = id.trim();
     let task = server.json(&["get", id, "--json"]);
     assert_eq!(task, server.api("GET", &format!("/api/v1/tasks/{id}"), None));
@@ -36,8 +55,8 @@ fn a_task_is_enqueued_seen_and_waited_for() {
     }
 
     let worker = server.worker(&json!({"capabilities": ["smtp"]}));
-    worker.finish(&worker.poll(), &json!({"status": "completed", "result": {"b": 2, "a": 1.50}}));
-    assert_eq!(server.ok(&["wait", id]), "{\n  \"b\": 2,\n  \"a\": 1.50\n}\n");
+    worker.finish(&worker.poll(), &json!({"status": "completed", "result": {"a": 1.5, "b": [2]}}));
+    assert_eq!(server.ok(&["wait", id]), "{\n  \"a\": 1.5,\n  \"b\": [\n    2\n  ]\n}\n");
     assert_eq!(server.json(&["wait", id, "--json"])["status"], "completed");
     let history = server.ok(&["get", id, "--history", "--no-payload"]);
     assert!(history.contains("claimed") && history.contains("completed") && !history.contains("ada"), "{history}");
@@ -76,7 +95,8 @@ fn batches_name_the_bad_line_and_say_what_is_stored() {
     assert_eq!(output.code, 2);
     output.says(&["line 1201 is not JSON", "^", "1000 tasks stored (lines 1 to 1000)", "tail -n +1001"]);
     assert_eq!(server.json(&["stats", "--json"])["by_status"]["queued"], 2_200);
-    let output = server.piped(&["enqueue", "--batch", "-"], "\n{\"task_type\": \"t\"}\n{\"task_type\": \"t\", \"qeue\": 1}\n");
+    let output =
+        server.piped(&["enqueue", "--batch", "-"], "\n{\"task_type\": \"t\"}\n{\"task_type\": \"t\", \"qeue\": 1}\n");
     assert_eq!(output.code, 5);
     output.says(&["line 3 was refused: qeue", "unknown_field", "Nothing was stored"]);
     let output = server.piped(&["enqueue", "--batch", "-", "--json"], "{\"task_type\": \"t\"}\n");
@@ -157,7 +177,8 @@ fn queues_and_types_have_settings_and_a_pause() {
     assert_eq!(server.run(&["queues", "get", "mail"]).code, 4);
 
     server.run(&["types"]).says(&["No task type has settings"]);
-    let set = ["types", "set", "send_email", "queue=mail", "timeout_seconds=10m", "retry.base_delay=2s", "max_retries=5"];
+    let set =
+        ["types", "set", "send_email", "queue=mail", "timeout_seconds=10m", "retry.base_delay=2s", "max_retries=5"];
     assert!(server.ok(&set).contains("timeout_seconds     600"));
     let kind = server.json(&["types", "get", "send_email", "--json"]);
     assert_eq!((&kind["timeout_seconds"], &kind["retry"]["base_delay"]), (&json!(600), &json!(2)));
@@ -187,7 +208,17 @@ fn dead_letters_are_seen_replayed_and_discarded() {
     let card = server.ok(&["dlq", "get", &ids[0]]);
     assert!(card.contains("dead_letter") && card.contains("mailbox full") && card.contains("dead_lettered"), "{card}");
 
-    server.ok(&["dlq", "replay", &ids[0], "--parameters", "{\"mended\": true}", "--priority", "low", "--reason", "typo"]);
+    server.ok(&[
+        "dlq",
+        "replay",
+        &ids[0],
+        "--parameters",
+        "{\"mended\": true}",
+        "--priority",
+        "low",
+        "--reason",
+        "typo",
+    ]);
     let replayed = server.json(&["get", &ids[0], "--json", "--history"]);
     assert_eq!((&replayed["status"], &replayed["priority"]), (&json!("queued"), &json!("low")));
     assert_eq!((&replayed["parameters"], &replayed["original_parameters"]), (&json!({"mended": true}), &json!(0)));
@@ -293,8 +324,18 @@ fn hostile_text_is_shown_and_not_obeyed() {
     worker.finish(&worker.poll(), &json!({"status": "failed", "error": error}));
     let id = id.trim();
     for args in [
-        &["list"][..], &["list", "--json"], &["get", id], &["get", id, "--history"], &["get", id, "--json"], &["dlq"],
-        &["dlq", "get", id], &["wait", id], &["wait", id, id], &["get", "\u{1b}[2J"], &["doctor"], &["workers"],
+        &["list"][..],
+        &["list", "--json"],
+        &["get", id],
+        &["get", id, "--history"],
+        &["get", id, "--json"],
+        &["dlq"],
+        &["dlq", "get", id],
+        &["wait", id],
+        &["wait", id, id],
+        &["get", "\u{1b}[2J"],
+        &["doctor"],
+        &["workers"],
     ] {
         let output = server.run(args);
         for character in ['\u{1b}', '\u{7}', '\u{9b}', '\u{202e}'] {

@@ -85,11 +85,19 @@ impl Dev {
     }
 
     /// Sends a signal and gives the exit code and what was on standard error.
-    fn stop(self, signal: &str) -> (Option<i32>, String) {
+    fn stop(mut self, signal: &str) -> (Option<i32>, String) {
         let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
         assert!(sent.expect("kill runs").success());
-        let output = self.child.wait_with_output().expect("it ends");
-        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+        let told = std::io::read_to_string(self.child.stderr.take().expect("piped")).expect("text");
+        (self.child.wait().expect("it ends").code(), told)
+    }
+}
+
+impl Drop for Dev {
+    fn drop(&mut self) {
+        // It has ended, unless the test failed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

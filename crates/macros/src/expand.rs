@@ -55,6 +55,8 @@ pub fn expand(arguments: &Arguments, function: &ItemFn) -> syn::Result<TokenStre
     let options = options(arguments)?;
     let doc = format!("The task of the function [`{name}`](fn@{name}).");
     Ok(quote! {
+        // It must be async and own its input whether it needs to or not.
+        #[allow(clippy::unused_async, clippy::needless_pass_by_value)]
         #function
 
         #[doc = #doc]

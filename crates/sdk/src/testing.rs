@@ -264,13 +264,13 @@ impl Manual {
 
     /// Every task of this kind that has not ended, oldest first.
     pub async fn waiting(&self, task_type: &str) -> Vec<TaskView> {
+        #[derive(serde::Deserialize)]
+        struct Page {
+            items: Vec<TaskView>,
+        }
         let mut tasks = Vec::new();
         for status in ["blocked", "scheduled", "queued", "executing"] {
             let path = format!("/api/v1/tasks?task_type={task_type}&status={status}&limit=1000&include=parameters");
-            #[derive(serde::Deserialize)]
-            struct Page {
-                items: Vec<TaskView>,
-            }
             let page: Page = self.client.get(&path, Duration::from_secs(10)).await.expect("the list is served");
             tasks.extend(page.items);
         }
@@ -326,7 +326,7 @@ impl Manual {
             let carried: Vec<&Outgoing> = results.iter().collect();
             let poll = Poll { available_capacity: 1, wait_ms: None, results: &carried };
             let polled: Polled = self.call(&identity.path("poll"), &poll).await;
-            for refused in polled.results.iter().filter(|taken| !taken.acknowledged) {
+            if let Some(refused) = polled.results.iter().find(|taken| !taken.acknowledged) {
                 panic!("a result was refused: {}", refused.detail.as_deref().unwrap_or_default());
             }
             results.clear();

@@ -1,5 +1,7 @@
 //! What handlers can do and what follows from it: a real worker on a store in memory.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,14 +10,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use windlass::testing::{Inline, Manual, in_memory};
 use windlass::{
-    BreakerSettings, Client, Context, Error, Progress, Retry, Status, StopReason, TaskError, TaskResult, Worker, task,
+    BreakerSettings, Context, Error, Progress, Retry, Status, StopReason, TaskError, TaskResult, Worker, task,
 };
 
 /// Everything here takes milliseconds; this is for a machine on its knees.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-async fn running(client: &Client, worker: Worker) -> windlass::RunningWorker {
-    let _ = client;
+async fn running(worker: Worker) -> windlass::RunningWorker {
     worker.stop_grace(Duration::from_millis(100)).start().await.expect("started")
 }
 
@@ -34,7 +35,7 @@ async fn total(order: Order) -> TaskResult<usize> {
 #[tokio::test]
 async fn a_task_goes_in_typed_and_comes_out_typed() {
     let client = in_memory();
-    let worker = running(&client, Worker::new(&client).handle::<total>()).await;
+    let worker = running(Worker::new(&client).handle::<total>()).await;
     let task = client.enqueue::<total>(Order { id: 7, items: vec!["a".into(), "b".into()] }).await.expect("stored");
     assert_eq!(task.result_within(PATIENCE).await.expect("done"), 2);
     worker.shutdown().await;
@@ -58,8 +59,7 @@ async fn shown_error(text: String) -> Result<(), String> {
 #[tokio::test]
 async fn functions_of_many_shapes_are_tasks() {
     let client = in_memory();
-    let worker =
-        running(&client, Worker::new(&client).handle::<add>().handle::<nothing>().handle::<shown_error>()).await;
+    let worker = running(Worker::new(&client).handle::<add>().handle::<nothing>().handle::<shown_error>()).await;
     assert_eq!(client.enqueue::<add>((2, 3)).await.unwrap().result_within(PATIENCE).await.unwrap(), 5);
     client.enqueue::<nothing>(()).await.unwrap().result_within(PATIENCE).await.unwrap();
     // Also when it comes without parameters, as from a command line.
@@ -115,7 +115,7 @@ async fn the_way_it_ends_decides_what_follows() {
 #[tokio::test]
 async fn a_panic_names_its_place() {
     let client = in_memory();
-    let worker = running(&client, Worker::new(&client).handle::<ends_as_told>()).await;
+    let worker = running(Worker::new(&client).handle::<ends_as_told>()).await;
     let task = client.enqueue::<ends_as_told>("panic").await.unwrap();
     let Err(Error::TaskDidNotSucceed(view)) = task.result_within(PATIENCE).await else { panic!("it panicked") };
     let message = &view.error.as_ref().unwrap().message;
@@ -213,6 +213,7 @@ struct Mail {
     to: Vec<String>,
 }
 
+#[allow(clippy::needless_pass_by_value, clippy::unnecessary_wraps, reason = "the shape of an upcast")]
 fn from_single(parameters: Value, version: u32) -> TaskResult<Value> {
     assert_eq!(version, 1);
     Ok(json!({"to": [parameters]}))
@@ -275,7 +276,7 @@ async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
 #[tokio::test]
 async fn cancellation_reaches_the_handler_and_one_that_ignores_it_is_dropped() {
     let client = in_memory();
-    let worker = running(&client, Worker::new(&client).handle::<waits>()).await;
+    let worker = running(Worker::new(&client).handle::<waits>()).await;
     for heeds in [true, false] {
         let task = client.enqueue::<waits>(heeds).await.unwrap();
         until("running", async || worker.tasks_held() == 1).await;
@@ -291,7 +292,7 @@ async fn cancellation_reaches_the_handler_and_one_that_ignores_it_is_dropped() {
 #[tokio::test]
 async fn a_handler_out_of_time_is_stopped() {
     let client = in_memory();
-    let worker = running(&client, Worker::new(&client).handle::<waits>()).await;
+    let worker = running(Worker::new(&client).handle::<waits>()).await;
     let task = client.enqueue::<waits>(false).timeout(Duration::from_millis(200)).max_retries(0).await.unwrap();
     let Err(Error::TaskDidNotSucceed(view)) = task.result_within(PATIENCE).await else { panic!("it cannot succeed") };
     assert_eq!(view.error.as_ref().unwrap().class, "timeout");
@@ -324,7 +325,7 @@ async fn reports(context: Context, (): ()) -> TaskResult<()> {
 #[tokio::test]
 async fn progress_is_seen_while_it_runs() {
     let client = in_memory();
-    let worker = running(&client, Worker::new(&client).handle::<reports>()).await;
+    let worker = running(Worker::new(&client).handle::<reports>()).await;
     let task = client.enqueue::<reports>(()).await.unwrap();
     until("progress", async || {
         task.view().await.unwrap().progress.is_some_and(|progress| progress.message.as_deref() == Some("at 100"))
@@ -343,8 +344,7 @@ async fn depends(context: &Context, (): ()) -> TaskResult<String> {
 async fn an_open_breaker_puts_tasks_off_without_using_up_attempts() {
     let client = in_memory();
     let settings = BreakerSettings { min_calls: 3, ..BreakerSettings::default() };
-    let worker =
-        running(&client, Worker::new(&client).handle::<depends>().concurrency(1).breaker("payments", settings)).await;
+    let worker = running(Worker::new(&client).handle::<depends>().concurrency(1).breaker("payments", settings)).await;
     let mut tasks = Vec::new();
     for _ in 0..5 {
         tasks.push(client.enqueue::<depends>(()).retry(Retry::fixed(Duration::from_secs(60))).await.unwrap());
@@ -366,11 +366,11 @@ async fn an_open_breaker_puts_tasks_off_without_using_up_attempts() {
 
 #[tokio::test]
 async fn handlers_run_alone_too() {
-    assert_eq!(Inline::new().run::<total>(Order { id: 1, items: Vec::new() }).await.unwrap(), 0);
     #[task]
     async fn looks(context: &Context, (): ()) -> TaskResult<bool> {
         Ok(context.is_stopped())
     }
+    assert_eq!(Inline::new().run::<total>(Order { id: 1, items: Vec::new() }).await.unwrap(), 0);
     assert!(Inline::new().stopped(StopReason::Cancelled).run::<looks>(()).await.unwrap());
     let lacking = Inline::new().run::<order_steps>("").await.unwrap_err();
     assert!(lacking.is_permanent() && lacking.message().contains("Worker::state"), "{}", lacking.message());
@@ -392,7 +392,7 @@ async fn a_result_that_is_refused_fails_the_task_visibly() {
         Ok("x".repeat(1_000_000))
     }
     let client = in_memory();
-    let worker = running(&client, Worker::new(&client).handle::<too_much>()).await;
+    let worker = running(Worker::new(&client).handle::<too_much>()).await;
     let task = client.enqueue::<too_much>(()).await.unwrap();
     let Err(Error::TaskDidNotSucceed(view)) = task.result_within(PATIENCE).await else { panic!("it is too large") };
     let error = view.error.as_ref().unwrap();
@@ -404,7 +404,7 @@ async fn a_result_that_is_refused_fails_the_task_visibly() {
 #[tokio::test]
 async fn many_tasks_at_once() {
     let client = in_memory();
-    let worker = running(&client, Worker::new(&client).handle::<add>()).await;
+    let worker = running(Worker::new(&client).handle::<add>()).await;
     let tasks = client.enqueue_many::<add>((0..2_500).map(|n| (n, n))).with(|options| options.queue("sums")).await;
     let tasks = tasks.unwrap();
     assert_eq!(tasks.len(), 2_500);

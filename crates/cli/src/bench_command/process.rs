@@ -129,15 +129,15 @@ fn parse_pss(text: &str) -> Option<u64> {
     Some(kilobytes * 1024)
 }
 
-/// The largest memory use that was seen.
+/// The largest memory use that was seen, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peak {
     /// Of the server, if it is one of our processes.
-    pub server_bytes: Option<u64>,
+    pub server: Option<u64>,
     /// Of the worker.
-    pub worker_bytes: Option<u64>,
+    pub worker: Option<u64>,
     /// The largest sum at one moment.
-    pub sum_bytes: Option<u64>,
+    pub sum: Option<u64>,
 }
 
 impl Peak {
@@ -159,11 +159,10 @@ impl Peak {
         (done, peak)
     }
 
-    fn note(&mut self, server_bytes: Option<u64>, worker_bytes: Option<u64>) {
-        self.server_bytes = self.server_bytes.max(server_bytes);
-        self.worker_bytes = self.worker_bytes.max(worker_bytes);
-        let sum = worker_bytes.map(|worker| worker + server_bytes.unwrap_or_default());
-        self.sum_bytes = self.sum_bytes.max(sum);
+    fn note(&mut self, server: Option<u64>, worker: Option<u64>) {
+        self.server = self.server.max(server);
+        self.worker = self.worker.max(worker);
+        self.sum = self.sum.max(worker.map(|worker| worker + server.unwrap_or_default()));
     }
 }
 
@@ -190,9 +189,9 @@ mod tests {
         let mut peak = Peak::default();
         peak.note(Some(10), Some(1));
         peak.note(Some(5), Some(7));
-        assert_eq!(peak, Peak { server_bytes: Some(10), worker_bytes: Some(7), sum_bytes: Some(12) });
+        assert_eq!(peak, Peak { server: Some(10), worker: Some(7), sum: Some(12) });
         let mut alone = Peak::default();
         alone.note(None, Some(3));
-        assert_eq!(alone, Peak { server_bytes: None, worker_bytes: Some(3), sum_bytes: Some(3) });
+        assert_eq!(alone, Peak { server: None, worker: Some(3), sum: Some(3) });
     }
 }

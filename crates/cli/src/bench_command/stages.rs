@@ -128,13 +128,10 @@ pub async fn run(stage: Stage, way: Way, place: Place<'_>, run_name: &str, sizes
             Stage::Idle => running.idle().await,
         }
     };
-    match tokio::time::timeout(longest, running).await {
-        Ok(done) => done,
-        Err(_) => {
-            let message = format!("{} ({}) was not done after {} s", stage.name(), way.name(), longest.as_secs());
-            Err(Failure::new(Exit::Failed, message))
-        }
-    }
+    tokio::time::timeout(longest, running).await.unwrap_or_else(|_| {
+        let message = format!("{} ({}) was not done after {} s", stage.name(), way.name(), longest.as_secs());
+        Err(Failure::new(Exit::Failed, message))
+    })
 }
 
 /// A stage that runs.
@@ -181,9 +178,9 @@ impl Running<'_> {
         // A process that has everything in it is no worker alone, and a worker alone is not everything.
         let is_whole = server.is_some() || !self.crew.has_own_worker();
         let parts = [
-            (Figure::MemoryServer, peak.server_bytes),
-            (Figure::MemoryWorker, peak.worker_bytes.filter(|_| self.crew.has_own_worker())),
-            (Figure::MemoryAll, peak.sum_bytes.filter(|_| is_whole)),
+            (Figure::MemoryServer, peak.server),
+            (Figure::MemoryWorker, peak.worker.filter(|_| self.crew.has_own_worker())),
+            (Figure::MemoryAll, peak.sum.filter(|_| is_whole)),
         ];
         let megabytes = |bytes: u64| bytes as f64 / 1e6;
         figures.extend(parts.into_iter().filter_map(|(figure, bytes)| Some((figure, megabytes(bytes?)))));

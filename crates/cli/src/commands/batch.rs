@@ -128,7 +128,8 @@ fn broken_off(failure: Failure, stored: &Stored, file: &str) -> Failure {
     } else {
         format!("go on with `tail -n +{next} {} | windlass enqueue --batch -`", plain(file))
     };
-    let hint = format!("{} stored (lines 1 to {}); mend it and {how}.", count(stored.ids.len() as u64, "task"), stored.line);
+    let hint =
+        format!("{} stored (lines 1 to {}); mend it and {how}.", count(stored.ids.len() as u64, "task"), stored.line);
     Failure::new(exit, message).hint(hint)
 }
 

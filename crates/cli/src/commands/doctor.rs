@@ -192,7 +192,11 @@ fn workers_alive(stats: &Stats) -> Check {
         workers.total_capacity
     );
     if workers.active == 0 && waiting > 0 {
-        return Check::bad("workers", format!("none is active while work waits: {} ({detail})", things(waiting, "task")), "Start a worker.");
+        return Check::bad(
+            "workers",
+            format!("none is active while work waits: {} ({detail})", things(waiting, "task")),
+            "Start a worker.",
+        );
     }
     if live == 0 {
         return Check::warn("workers", "none is registered", "Start a worker before you submit tasks.");
@@ -292,7 +296,11 @@ fn oldest(stats: &Stats) -> Check {
 fn dead_letters(stats: &Stats) -> Check {
     match stats.by_status.get("dead_letter").copied().unwrap_or_default() {
         0 => Check::good("dead letters", "none"),
-        count => Check::warn("dead letters", format!("{}: given up, for a person to decide", things(count, "task")), "`windlass dlq` shows why."),
+        count => Check::warn(
+            "dead letters",
+            format!("{}: given up, for a person to decide", things(count, "task")),
+            "`windlass dlq` shows why.",
+        ),
     }
 }
 

@@ -185,9 +185,9 @@ mod tests {
     #[test]
     fn what_may_be_cut_is_cut_and_what_is_optional_goes() {
         let text = render_to(Some(60), false, &COLUMNS, rows(), false);
-        assert_eq!(text, "0123456789-0123456789  send_email      1/4  a note that is …");
-        let text = render_to(Some(44), false, &COLUMNS, rows(), false);
-        assert!(text.starts_with("0123456789-0123456789  send_email  a note"), "{text}");
+        assert_eq!(text, "0123456789-0123456789  send_email  1/4  a note that is rath…");
+        let text = render_to(Some(39), false, &COLUMNS, rows(), false);
+        assert!(text.starts_with("0123456789-0123456789  send_ema…  a no…"), "{text}");
         let text = render_to(Some(20), false, &COLUMNS, rows(), false);
         assert!(text.starts_with("0123456789-0123456789  "), "{text}");
     }

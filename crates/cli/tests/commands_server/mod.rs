@@ -130,8 +130,11 @@ impl Server {
         let host = self.address.trim_start_matches("http://");
         let mut stream = TcpStream::connect(host).expect("connected");
         let length = body.len();
-        write!(stream, "{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}")
-            .expect("written");
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        )
+        .expect("written");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("an answer");
         let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
