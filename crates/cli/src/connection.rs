@@ -8,7 +8,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use windlass::{Client, ClientBuilder, Method};
 
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Failure, Outcome, START_ONE};
 use crate::show::json_text::pretty;
 use crate::show::screen::{ColorChoice, Screen};
 
@@ -44,8 +44,15 @@ pub struct Connection {
     /// Print JSON: the same documents as the API
     #[arg(long, global = true)]
     json: bool,
-    /// When to use colours; auto: on a terminal, unless NO_COLOR is set
-    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t)]
+    /// Colours; auto: on a terminal, unless NO_COLOR is set
+    #[arg(
+        long,
+        global = true,
+        value_name = "auto|always|never",
+        value_enum,
+        default_value_t,
+        hide_possible_values = true
+    )]
     color: ColorChoice,
 }
 
@@ -59,6 +66,8 @@ pub struct Session {
     client: Client,
     /// Calls that may take long.
     bulk: Client,
+    /// Calls that wait for something.
+    patient: Client,
     /// Where output goes.
     pub screen: Screen,
     /// Whether documents are printed instead of tables and cards.
@@ -81,12 +90,12 @@ impl Session {
 
     /// The text of a document, as it came.
     pub async fn text(&self, path: &str) -> Outcome<String> {
-        Ok(self.client.read_text(path, Duration::ZERO).await?)
+        self.client.read_text(path, Duration::ZERO).await.map_err(unread)
     }
 
-    /// Like [`Session::text`], for a call that the server may hold.
+    /// Like [`Session::text`], for a call that the server may hold. It rides out a server that restarts meanwhile.
     pub async fn text_held(&self, path: &str, hold: Duration) -> Outcome<String> {
-        Ok(self.client.read_text(path, hold).await?)
+        self.patient.read_text(path, hold).await.map_err(unread)
     }
 
     /// A document as a type.
@@ -125,6 +134,13 @@ impl Session {
         let items: Vec<_> = documents.iter().map(|document| document.get()).collect();
         self.print_json(&format!("{{\"items\":[{}],\"next_cursor\":null}}", items.join(",")))
     }
+}
+
+/// A read that failed can simply be repeated.
+fn unread(error: windlass::Error) -> Failure {
+    let is_unreachable = matches!(error, windlass::Error::Unreachable(_));
+    let failure = Failure::from(error);
+    if is_unreachable { failure.hint(START_ONE) } else { failure }
 }
 
 /// A value as the text of a document.

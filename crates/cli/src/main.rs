@@ -61,7 +61,7 @@ fn commands() -> Vec<(&'static str, Vec<Command>)> {
 /// Runs the command that was named.
 async fn run(matches: &ArgMatches) -> Outcome {
     match matches.subcommand() {
-        Some(("server", matches)) => server_command::run(matches).await.map_err(server_failure),
+        Some(("server", matches)) => server_command::run(matches).await.map_err(|failure| server_failure(&failure)),
         Some(("worker", matches)) => worker_command::run(matches).await,
         Some(("dev", matches)) => dev_command::run(matches).await,
         Some(("enqueue", matches)) => enqueue::run(matches).await,
@@ -114,7 +114,7 @@ fn overview(groups: &[(&str, Vec<Command>)]) -> String {
 }
 
 /// What the server says about its settings is about the command line; the rest is not.
-fn server_failure(failure: server_command::Failure) -> Failure {
+fn server_failure(failure: &server_command::Failure) -> Failure {
     let exit = if failure.is::<settings::SettingsError>() { Exit::Usage } else { Exit::Failed };
     Failure::new(exit, failure.to_string())
 }
@@ -173,8 +173,11 @@ mod tests {
             }
         }
         let source = include_str!("main.rs");
+        let mut abouts = std::collections::BTreeSet::new();
         for command in super::command().get_subcommands() {
             check(command, "windlass");
+            let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+            assert!(abouts.insert(about.clone()), "{} does not say what it does: {about}", command.get_name());
             assert!(source.contains(&format!("Some((\"{}\",", command.get_name())), "{}", command.get_name());
         }
     }

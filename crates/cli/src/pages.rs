@@ -87,12 +87,15 @@ pub async fn print<T: DeserializeOwned>(mut walk: Walk<'_>, shape: Shape<T>) -> 
         return print_json(&mut walk).await;
     }
     let (session, mut count) = (walk.session, 0);
-    let mut bar = Bar::new(&session.screen, None, "read");
+    // On a terminal the table itself shows that it goes on, and a bar would be in its way.
+    let mut bar = session.screen.width.is_none().then(|| Bar::new(&session.screen, None, "read"));
     while let Some(items) = walk.next().await? {
         let rows = items.iter().map(|item| Ok((shape.row)(&session.read(item.get())?))).collect::<Outcome<_>>()?;
         let table = render(&session.screen, shape.columns, rows, count == 0);
         count += items.len();
-        bar.set(count as u64);
+        if let Some(bar) = &mut bar {
+            bar.set(count as u64);
+        }
         session.screen.line(&table)?;
     }
     drop(bar);
@@ -106,7 +109,7 @@ pub async fn print<T: DeserializeOwned>(mut walk: Walk<'_>, shape: Shape<T>) -> 
 
 /// Prints the whole list as one page document, without keeping it in memory.
 async fn print_json(walk: &mut Walk<'_>) -> Outcome {
-    let screen = walk.session.screen;
+    let screen = &walk.session.screen;
     let mut is_first = true;
     while let Some(items) = walk.next().await? {
         for item in items {

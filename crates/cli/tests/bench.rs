@@ -48,11 +48,13 @@ fn a_tiny_run_gives_every_figure_and_leaves_nothing() {
     assert!(output.status.success(), "{}", told(&output));
     let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     for figure in FIGURES {
-        let value = |way: &str| document[way][figure]["median"].as_f64();
-        assert!(value("http") > Some(0.0), "{figure} over HTTP: {document:#}");
+        // Of all figures only this one may be nothing.
+        let least = if figure == "idle_cpu" { -1.0 } else { 0.0 };
+        let value = |way: &str| document[way][figure]["median"].as_f64().filter(|value| *value > least);
+        assert!(value("http").is_some(), "{figure} over HTTP: {document:#}");
         // One process is no server and no worker alone.
         let is_part = matches!(figure, "memory_server" | "memory_worker");
-        assert!(is_part != (value("embedded") > Some(0.0)), "{figure} embedded: {document:#}");
+        assert!(is_part != value("embedded").is_some(), "{figure} embedded: {document:#}");
     }
     assert!(document["syncs_per_second"]["median"].as_f64() > Some(0.0), "{document:#}");
     assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0, "something is left");

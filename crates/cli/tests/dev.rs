@@ -154,5 +154,8 @@ fn a_port_in_use_is_told_with_what_to_do() {
     assert!(told.contains(&format!("cannot listen on {}", dev.address())), "{told}");
     assert!(told.contains("--listen 127.0.0.1:0"), "{told}");
     assert_eq!(folder.entries().len(), 1, "the second one has left a folder");
-    dev.stop("-INT");
+
+    // As when its terminal is closed.
+    let (code, _) = dev.stop("-HUP");
+    assert_eq!((code, folder.entries()), (Some(0), Vec::new()));
 }

@@ -41,7 +41,8 @@ struct Inner {
 }
 
 /// Sets a client up.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
+#[must_use = "nothing is set up until connect is awaited"]
 pub struct ClientBuilder {
     addresses: String,
     api_key: Option<String>,
@@ -49,23 +50,27 @@ pub struct ClientBuilder {
     timeout: Duration,
 }
 
+/// Without the key.
+impl std::fmt::Debug for ClientBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClientBuilder").field("addresses", &self.addresses).finish_non_exhaustive()
+    }
+}
+
 impl ClientBuilder {
     /// The API key that calls carry.
-    #[must_use]
     pub fn api_key(mut self, key: impl Into<String>) -> Self {
         self.api_key = Some(key.into());
         self
     }
 
     /// How long calls that can be repeated are repeated while nobody answers, 30 seconds unless set. Zero tries once.
-    #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
     /// How long to wait for one answer, 10 seconds unless set.
-    #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self

@@ -3,6 +3,7 @@
 use std::any::{Any, TypeId, type_name};
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -59,6 +60,8 @@ pub(crate) struct Attempt {
     pub(crate) shutdown: StopToken,
     pub(crate) progress: ProgressSlot,
     pub(crate) link: Link,
+    /// The handler has ended; only its result is under way.
+    pub(crate) has_ended: AtomicBool,
     follow_ups: Mutex<Vec<Submission>>,
     steps: Mutex<BTreeMap<String, Box<RawValue>>>,
     states: Arc<States>,
@@ -89,6 +92,7 @@ impl Attempt {
             shutdown,
             progress: ProgressSlot::default(),
             link,
+            has_ended: AtomicBool::new(false),
             follow_ups: Mutex::default(),
             steps: Mutex::new(steps),
             states,

@@ -64,8 +64,8 @@ pub(crate) struct Poll<'a> {
 
 /// Results without a poll.
 #[derive(Debug, Serialize)]
-pub(crate) struct Results {
-    pub(crate) results: Vec<Outgoing>,
+pub(crate) struct Results<'a> {
+    pub(crate) results: &'a [Outgoing],
 }
 
 #[derive(Debug, Deserialize)]

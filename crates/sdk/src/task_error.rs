@@ -18,6 +18,7 @@ pub type TaskResult<T> = Result<T, TaskError>;
 /// | [`TaskError::permanent`] | a dead letter at once: no retry helps |
 /// | [`TaskError::snooze`] | again after this time; the attempt does not count |
 /// | [`TaskError::cancel`] | the task is cancelled |
+/// | [`TaskError::release`] | the task is given back, for any worker to take at once; the attempt does not count |
 ///
 /// Every error of the standard kind turns into one that is retried, so `?` works in handlers.
 #[derive(Debug)]

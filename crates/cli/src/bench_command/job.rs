@@ -35,7 +35,7 @@ impl Mail {
         Self {
             sent_at_us,
             user_id: 48_213_377,
-            template: "order-confirmation".to_owned(),
+            template: "receipt".to_owned(),
             locale: "en-GB".to_owned(),
             to: "somebody@mail.example".to_owned(),
             order: Purchase { id: "A-2291-77".to_owned(), total_cents: 12_995, currency: "EUR".to_owned(), items: 3 },

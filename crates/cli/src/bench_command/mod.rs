@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
+use windlass::Client;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::show::bar::Bar;
@@ -198,6 +199,11 @@ impl Plan {
             Some(_) => None,
             None => Some(new_folder(flags.store.as_deref().unwrap_or(Path::new(".")), &self.run_name)?),
         };
+        if let Some(url) = &flags.server {
+            // Producers and workers would be patient with a server that is not there.
+            let client = Client::builder(url).patience(Duration::ZERO).connect().await?;
+            client.read_text("/readyz", Duration::ZERO).await?;
+        }
         let machine = Machine::look(folder.as_ref().and_then(|folder| folder.path().parent()));
         let place = match (&folder, &flags.server) {
             (_, Some(url)) => Place::Existing(url),

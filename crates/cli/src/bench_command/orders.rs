@@ -103,9 +103,9 @@ pub enum Answer {
 /// See [`Answer::Submitted`].
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Submitted {
-    /// Tasks acknowledged while the clock ran.
+    /// Tasks of calls that began after the warm-up.
     pub tasks: u64,
-    /// From the start of the clock to the last of these answers.
+    /// From the first of these calls to the last of their answers.
     pub took: Duration,
     /// Of the calls.
     pub latency: Percentiles,

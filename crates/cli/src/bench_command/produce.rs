@@ -31,38 +31,47 @@ pub async fn fill(client: &Client, stage: &str, tasks: u64) -> Outcome {
 pub async fn submit(client: &Client, order: Submit) -> Outcome<Submitted> {
     let order = Arc::new(order);
     let taken = Arc::new(AtomicU64::new(0));
-    let clock_starts = Instant::now() + order.warm_up;
+    let from = Instant::now() + order.warm_up;
     let mut senders = JoinSet::new();
     for _ in 0..order.in_flight {
-        senders.spawn(send(client.clone(), Arc::clone(&order), Arc::clone(&taken), clock_starts));
+        senders.spawn(send(client.clone(), Arc::clone(&order), Arc::clone(&taken), from));
     }
-    let (mut sent, mut left, mut latencies_us, mut ended) = (0, 0, Vec::new(), clock_starts);
+    let (mut sent, mut left, mut latencies_us, mut window) = (0, 0, Vec::new(), None);
     while let Some(joined) = senders.join_next().await {
         let sender = joined.map_err(|error| Failure::new(Exit::Failed, error.to_string()))??;
         sent += sender.measured;
         left += sender.all;
         latencies_us.extend(sender.latencies_us);
-        ended = ended.max(sender.ended);
+        window = both(window, sender.window);
     }
-    let took = ended.saturating_duration_since(clock_starts);
+    let took = window.map_or(Duration::ZERO, |(begun, ended)| ended.saturating_duration_since(begun));
     Ok(Submitted { tasks: sent, took, latency: Percentiles::of(latencies_us), left })
 }
 
+/// From the first call to the last answer.
+type Window = (Instant, Instant);
+
+fn both(one: Option<Window>, other: Option<Window>) -> Option<Window> {
+    one.into_iter().chain(other).reduce(|(begun, ended), (first, last)| (begun.min(first), ended.max(last)))
+}
+
 /// What one line of calls did.
+#[derive(Default)]
 struct Sender {
     measured: u64,
     all: u64,
     latencies_us: Vec<u64>,
-    ended: Instant,
+    window: Option<Window>,
 }
 
-/// One call after the other. Calls that begin while the clock runs are measured, and the last of them ends it.
-async fn send(client: Client, order: Arc<Submit>, taken: Arc<AtomicU64>, clock_starts: Instant) -> Outcome<Sender> {
-    let mut sender = Sender { measured: 0, all: 0, latencies_us: Vec::new(), ended: clock_starts };
+/// One call after the other. Those that begin after the warm-up are measured, at least one.
+async fn send(client: Client, order: Arc<Submit>, taken: Arc<AtomicU64>, from: Instant) -> Outcome<Sender> {
+    let mut sender = Sender::default();
     loop {
         let begun = Instant::now();
         let first = taken.fetch_add(order.per_call, Ordering::Relaxed);
-        if begun >= clock_starts + order.span || first + order.per_call > order.tasks_max {
+        let is_over = begun >= from + order.span && sender.measured > 0;
+        if is_over || first + order.per_call > order.tasks_max {
             return Ok(sender);
         }
         if order.per_call == 1 {
@@ -72,10 +81,11 @@ async fn send(client: Client, order: Arc<Submit>, taken: Arc<AtomicU64>, clock_s
             submit_many(&client, &order.stage, first, order.per_call).await?;
         }
         sender.all += order.per_call;
-        if begun >= clock_starts {
-            sender.ended = Instant::now();
+        if begun >= from {
+            let ended = Instant::now();
+            sender.window = Some((sender.window.map_or(begun, |(first, _)| first), ended));
             sender.measured += order.per_call;
-            sender.latencies_us.push(sender.ended.saturating_duration_since(begun).as_micros() as u64);
+            sender.latencies_us.push(ended.saturating_duration_since(begun).as_micros() as u64);
         }
     }
 }

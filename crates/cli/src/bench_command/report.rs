@@ -141,7 +141,10 @@ impl Report {
                 grouped(*pickups as f64, 0)
             ),
         ));
-        facts.push(("memory", "largest PSS while draining".to_owned()));
+        let memory = [Figure::MemoryWorker, Figure::MemoryAll];
+        if Way::ALL.iter().any(|way| memory.iter().any(|figure| self.measured.get(*way, *figure).is_some())) {
+            facts.push(("memory", "largest PSS while draining".to_owned()));
+        }
         facts
     }
 }

@@ -16,6 +16,8 @@ const SUBMIT_TASKS_MAX: u64 = 1_000_000;
 const WARM_UP_MAX: Duration = Duration::from_millis(500);
 /// A server that just started is left alone for so long before it counts as idle.
 const CALM_DOWN: Duration = Duration::from_millis(500);
+/// What an idle server does, it does about once a second.
+const IDLE_SPAN_MIN: Duration = Duration::from_secs(1);
 /// Over and above its planned time, a stage may take this long before it is given up.
 const STAGE_SLACK: Duration = Duration::from_mins(2);
 /// Tasks at once when leftovers are worked off, which is not measured.
@@ -90,7 +92,7 @@ pub struct Sizes {
 
 impl Sizes {
     fn idle_span(&self) -> Duration {
-        self.span * 2
+        (self.span * 2).max(IDLE_SPAN_MIN)
     }
 
     /// When a stage is given up.

@@ -49,11 +49,11 @@ pub async fn run(session: &Session, file: &str) -> Outcome {
     loop {
         line.clear();
         let length =
-            reader.read_line(&mut line).map_err(|error| broken_off(unreadable(file, &error), &stored, file))?;
+            reader.read_line(&mut line).map_err(|error| broken_off(&unreadable(file, &error), &stored, file))?;
         read += length;
         number += 1;
         if !line.trim().is_empty() {
-            let task = task(&line, number).map_err(|failure| broken_off(failure, &stored, file))?;
+            let task = task(&line, number).map_err(|failure| broken_off(&failure, &stored, file))?;
             slice.tasks.push(task);
             slice.lines.push(number);
             slice.bytes += length;
@@ -65,7 +65,7 @@ pub async fn run(session: &Session, file: &str) -> Outcome {
         }
         if length == 0 {
             drop(bar);
-            return print(session, stored);
+            return print(session, &stored);
         }
     }
 }
@@ -110,13 +110,13 @@ async fn send(session: &Session, slice: Slice, stored: &mut Stored, file: &str) 
             });
             let failure = Failure::from(error);
             let message = at.unwrap_or_else(|| format!("line {} and on were not stored: {failure}", stored.line + 1));
-            Err(broken_off(Failure::new(failure.exit(), message), stored, file))
+            Err(broken_off(&Failure::new(failure.exit(), message), stored, file))
         }
     }
 }
 
 /// Says how far it came, so that one can go on from there.
-fn broken_off(failure: Failure, stored: &Stored, file: &str) -> Failure {
+fn broken_off(failure: &Failure, stored: &Stored, file: &str) -> Failure {
     let exit = failure.exit();
     let message = failure.to_string();
     if stored.line == 0 {
@@ -133,7 +133,7 @@ fn broken_off(failure: Failure, stored: &Stored, file: &str) -> Failure {
     Failure::new(exit, message).hint(hint)
 }
 
-fn print(session: &Session, stored: Stored) -> Outcome {
+fn print(session: &Session, stored: &Stored) -> Outcome {
     let stored_tasks = count(stored.ids.len() as u64, "task");
     if session.json {
         let document = json!({ "task_ids": stored.ids, "deduplicated": stored.deduplicated });

@@ -24,8 +24,6 @@ struct Cancel {
     /// The tasks; without any, those that match the filters
     #[arg(value_name = "ID")]
     ids: Vec<String>,
-    #[command(flatten)]
-    filter: TaskFilter,
     /// With filters: only say how many would be cancelled
     #[arg(long, conflicts_with = "ids")]
     dry_run: bool,
@@ -36,12 +34,14 @@ struct Cancel {
     #[arg(long, short)]
     yes: bool,
     #[command(flatten)]
+    filter: TaskFilter,
+    #[command(flatten)]
     connection: Connection,
 }
 
 /// The command.
 pub fn command() -> Command {
-    Cancel::augment_args(Command::new("cancel").about("Cancels tasks").after_help(EXAMPLES))
+    Cancel::augment_args(Command::new("cancel")).about("Cancels tasks").after_help(EXAMPLES)
 }
 
 /// Cancels.

@@ -21,7 +21,7 @@ struct Completions {
 
 /// The command.
 pub fn command() -> Command {
-    Completions::augment_args(Command::new("completions").about("Prints completions for a shell").after_help(EXAMPLES))
+    Completions::augment_args(Command::new("completions")).about("Prints completions for a shell").after_help(EXAMPLES)
 }
 
 /// Prints them.

@@ -41,14 +41,14 @@ const OF_EACH: &[(&str, &str)] = &[
 enum Deed {
     /// Lists dead letters, the newest first; the same as without a command
     List {
-        #[command(flatten)]
-        filter: DeadFilter,
         /// Show at most this many
         #[arg(long, short = 'n', value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
         limit: u32,
         /// Show all that match
         #[arg(long, conflicts_with = "limit")]
         all: bool,
+        #[command(flatten)]
+        filter: DeadFilter,
     },
     /// Shows a dead letter with every attempt and its history
     Get {
@@ -57,8 +57,6 @@ enum Deed {
     },
     /// Lets dead letters run again, by id or by filter
     Replay {
-        #[command(flatten)]
-        which: BulkArgs,
         /// New parameters: JSON, @FILE, or - for standard input; the original ones are kept beside them
         #[arg(long, short = 'p', value_name = "JSON", requires = "ids", allow_hyphen_values = true)]
         parameters: Option<String>,
@@ -71,6 +69,8 @@ enum Deed {
         /// With filters: replay this many a second instead of all at once
         #[arg(long, value_name = "PER_SECOND", value_parser = dlq_bulk::rate, conflicts_with = "ids")]
         rate: Option<f64>,
+        #[command(flatten)]
+        which: BulkArgs,
     },
     /// Gives dead letters up, by id or by filter; they count as failed and are deleted after their retention
     Discard {
@@ -89,8 +89,8 @@ struct Dlq {
 
 /// The command.
 pub fn command() -> Command {
-    let command = Command::new("dlq").about("Shows dead letters, replays them, gives them up");
-    with_examples(Dlq::augment_args(command).after_help(EXAMPLES), OF_EACH)
+    let command = Dlq::augment_args(Command::new("dlq")).about("Shows dead letters, replays them, gives them up");
+    with_examples(command.after_help(EXAMPLES), OF_EACH)
 }
 
 /// Does what was asked.

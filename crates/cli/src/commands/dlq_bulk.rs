@@ -76,8 +76,6 @@ pub struct BulkArgs {
     /// Why, for the record
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
-    #[command(flatten)]
-    filter: DeadFilter,
     /// Really all dead letters, without a filter
     #[arg(long, conflicts_with = "ids")]
     all_of_them: bool,
@@ -90,6 +88,8 @@ pub struct BulkArgs {
     /// With filters: do not ask
     #[arg(long, short)]
     yes: bool,
+    #[command(flatten)]
+    filter: DeadFilter,
 }
 
 impl BulkArgs {

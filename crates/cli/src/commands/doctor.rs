@@ -35,7 +35,7 @@ struct Doctor {
 
 /// The command.
 pub fn command() -> Command {
-    Doctor::augment_args(Command::new("doctor").about("Checks a server or a data folder").after_help(EXAMPLES))
+    Doctor::augment_args(Command::new("doctor")).about("Checks a server or a data folder").after_help(EXAMPLES)
 }
 
 /// How a check came out.

@@ -83,7 +83,7 @@ struct Enqueue {
 
 /// The command.
 pub fn command() -> Command {
-    Enqueue::augment_args(Command::new("enqueue").about("Submits a task, or many").after_help(EXAMPLES))
+    Enqueue::augment_args(Command::new("enqueue")).about("Submits a task, or many").after_help(EXAMPLES)
 }
 
 fn delay(text: &str) -> Result<Duration, String> {

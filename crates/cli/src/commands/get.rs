@@ -30,7 +30,7 @@ struct Get {
 
 /// The command.
 pub fn command() -> Command {
-    Get::augment_args(Command::new("get").about("Shows a task").after_help(EXAMPLES))
+    Get::augment_args(Command::new("get")).about("Shows a task").after_help(EXAMPLES)
 }
 
 /// Shows it.

@@ -18,8 +18,6 @@ const EXAMPLES: &str = r"Examples:
 
 #[derive(Args)]
 struct List {
-    #[command(flatten)]
-    filter: TaskFilter,
     /// Show at most this many
     #[arg(long, short = 'n', value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
@@ -27,12 +25,14 @@ struct List {
     #[arg(long, conflicts_with = "limit")]
     all: bool,
     #[command(flatten)]
+    filter: TaskFilter,
+    #[command(flatten)]
     connection: Connection,
 }
 
 /// The command.
 pub fn command() -> Command {
-    List::augment_args(Command::new("list").visible_alias("ls").about("Lists tasks, newest first").after_help(EXAMPLES))
+    List::augment_args(Command::new("list").visible_alias("ls")).about("Lists tasks, newest first").after_help(EXAMPLES)
 }
 
 /// Lists.

@@ -58,8 +58,9 @@ struct Queues {
 
 /// The command.
 pub fn command() -> Command {
-    let command = Command::new("queues").about("Shows queues, pauses them, changes their settings");
-    with_examples(Queues::augment_args(command).after_help(EXAMPLES), OF_EACH)
+    let command =
+        Queues::augment_args(Command::new("queues")).about("Shows queues, pauses them, changes their settings");
+    with_examples(command.after_help(EXAMPLES), OF_EACH)
 }
 
 /// Does what was asked.

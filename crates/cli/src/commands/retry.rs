@@ -26,7 +26,7 @@ struct Retry {
 
 /// The command.
 pub fn command() -> Command {
-    Retry::augment_args(Command::new("retry").about("Runs scheduled, failed or dead tasks now").after_help(EXAMPLES))
+    Retry::augment_args(Command::new("retry")).about("Runs scheduled, failed or dead tasks now").after_help(EXAMPLES)
 }
 
 /// Retries.

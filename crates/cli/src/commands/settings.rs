@@ -64,7 +64,7 @@ pub struct Kind {
 /// Gives each subcommand its example.
 pub fn with_examples(command: Command, examples: &[(&'static str, &str)]) -> Command {
     examples.iter().fold(command, |command, (name, lines)| {
-        let text = format!("Examples:\n  {}", lines.replace('\n', "\n  "));
+        let text = format!("Examples:\n  {}", lines.replace('\n', "\n  ").replace("\n  \n  ", "\n\n"));
         command.mut_subcommand(name, |subcommand| subcommand.after_help(text))
     })
 }

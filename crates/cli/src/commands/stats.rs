@@ -27,7 +27,7 @@ struct StatsArgs {
 
 /// The command.
 pub fn command() -> Command {
-    StatsArgs::augment_args(Command::new("stats").about("Shows how everything stands").after_help(EXAMPLES))
+    StatsArgs::augment_args(Command::new("stats")).about("Shows how everything stands").after_help(EXAMPLES)
 }
 
 /// How one queue or priority stands.

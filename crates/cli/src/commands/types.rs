@@ -59,8 +59,9 @@ struct Types {
 
 /// The command.
 pub fn command() -> Command {
-    let command = Command::new("types").about("Shows task types, pauses them, changes their settings");
-    with_examples(Types::augment_args(command).after_help(EXAMPLES), OF_EACH)
+    let command =
+        Types::augment_args(Command::new("types")).about("Shows task types, pauses them, changes their settings");
+    with_examples(command.after_help(EXAMPLES), OF_EACH)
 }
 
 /// Does what was asked.
@@ -74,6 +75,7 @@ pub async fn run(matches: &ArgMatches) -> Outcome {
 }
 
 #[derive(Deserialize)]
+#[allow(clippy::struct_field_names, reason = "the names on the wire")]
 struct TaskType {
     task_type: String,
     queue: Option<String>,

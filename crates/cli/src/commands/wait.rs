@@ -38,9 +38,9 @@ struct Wait {
 
 /// The command.
 pub fn command() -> Command {
-    Wait::augment_args(
-        Command::new("wait").about("Waits for tasks to end and prints their results").after_help(EXAMPLES),
-    )
+    Wait::augment_args(Command::new("wait"))
+        .about("Waits for tasks to end and prints their results")
+        .after_help(EXAMPLES)
 }
 
 /// Waits.

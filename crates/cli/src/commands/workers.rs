@@ -50,8 +50,8 @@ struct Workers {
 
 /// The command.
 pub fn command() -> Command {
-    let command = Command::new("workers").about("Shows workers, drains them");
-    with_examples(Workers::augment_args(command).after_help(EXAMPLES), OF_EACH)
+    let command = Workers::augment_args(Command::new("workers")).about("Shows workers, drains them");
+    with_examples(command.after_help(EXAMPLES), OF_EACH)
 }
 
 /// Does what was asked.
@@ -68,6 +68,7 @@ pub async fn run(matches: &ArgMatches) -> Outcome {
 /// A worker of the API: what is shown of it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
+#[allow(clippy::struct_field_names, reason = "the names on the wire")]
 pub struct Worker {
     pub worker_id: String,
     pub name: Option<String>,

@@ -62,7 +62,7 @@ pub async fn run(matches: &ArgMatches) -> Outcome {
         Some(path) => StoreFolder::kept(path),
         None => StoreFolder::throw_away()?,
     };
-    play(listener, &folder, Screen::new(flags.color)).await
+    play(listener, &folder, &Screen::new(flags.color)).await
 }
 
 async fn listen(address: SocketAddr) -> Outcome<TcpListener> {
@@ -81,7 +81,7 @@ async fn listen(address: SocketAddr) -> Outcome<TcpListener> {
     })
 }
 
-async fn play(listener: TcpListener, folder: &StoreFolder, screen: Screen) -> Outcome {
+async fn play(listener: TcpListener, folder: &StoreFolder, screen: &Screen) -> Outcome {
     let mut signalled = Signals::new()?;
     let address = listener.local_addr()?;
     let metrics = Arc::new(Metrics::default());
@@ -119,18 +119,27 @@ async fn play(listener: TcpListener, folder: &StoreFolder, screen: Screen) -> Ou
     tokio::select! { stopped = stopped => stopped, () = signalled.next() => Ok(()) }
 }
 
-/// SIGTERM and SIGINT.
+/// Ctrl-C, SIGTERM, and a terminal that is closed.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    hangup: Signal,
 }
 
 impl Signals {
     fn new() -> std::io::Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
     }
 
     async fn next(&mut self) {
-        tokio::select! { _ = self.terminate.recv() => {}, _ = self.interrupt.recv() => {} }
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+            _ = self.hangup.recv() => {}
+        }
     }
 }

@@ -4,7 +4,6 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use comfy_table::Table;
 use tokio::sync::mpsc;
 use tokio::time::{Duration, Instant};
 use windlass_core::event::{Change, Committed, Observer};
@@ -60,7 +59,7 @@ fn is_worth_telling(committed: &Committed) -> bool {
 
 impl Narrator {
     /// Writes lines for as long as there is a store and somebody who reads them.
-    pub async fn tell(mut self, screen: Screen, began: Timestamp) -> std::io::Result<()> {
+    pub async fn tell(mut self, screen: &Screen, began: Timestamp) -> std::io::Result<()> {
         loop {
             let Some(first) = self.changes.recv().await else { return Ok(()) };
             let period_ends = Instant::now() + PERIOD;
@@ -82,7 +81,7 @@ impl Narrator {
     }
 }
 
-fn line(screen: Screen, committed: &Committed, began: Timestamp) -> String {
+fn line(screen: &Screen, committed: &Committed, began: Timestamp) -> String {
     let event = &committed.event;
     let seconds = format!("{:.1}s", event.at.since(began).as_secs_f64());
     let status = committed.to.as_str();
@@ -96,9 +95,9 @@ fn line(screen: Screen, committed: &Committed, began: Timestamp) -> String {
 }
 
 /// Whether lines with ids would be broken.
-fn is_narrow(screen: Screen) -> bool {
-    const WITH_ID: u16 = 110;
-    screen.out_is_terminal && Table::new().width().is_some_and(|width| width < WITH_ID)
+fn is_narrow(screen: &Screen) -> bool {
+    const WITH_ID: usize = 110;
+    screen.width.is_some_and(|width| width < WITH_ID)
 }
 
 /// What happened, in a few words. The status stands beside it.

@@ -10,7 +10,7 @@ use crate::show::screen::{Screen, Tint};
 const USUAL: &str = "127.0.0.1:7070";
 
 /// The text.
-pub fn text(screen: Screen, address: SocketAddr, folder: &StoreFolder, tasks: &Submitted) -> String {
+pub fn text(screen: &Screen, address: SocketAddr, folder: &StoreFolder, tasks: &Submitted) -> String {
     let bold = |text: &str| screen.tint(Tint::Bold, text);
     let url = format!("http://{address}");
     let windlass = program();

@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A bar that shows up late.
 pub struct Bar {
-    bar: ProgressBar,
+    drawing: ProgressBar,
     begun: Instant,
     is_shown: bool,
     may_show: bool,
@@ -30,25 +30,25 @@ impl Bar {
         if let Ok(style) = ProgressStyle::with_template(&template) {
             bar.set_style(style.progress_chars("━╸ "));
         }
-        Self { bar, begun: Instant::now(), is_shown: false, may_show: screen.err_is_terminal }
+        Self { drawing: bar, begun: Instant::now(), is_shown: false, may_show: screen.err_is_terminal }
     }
 
     /// Moves to a position.
     pub fn set(&mut self, position: u64) {
         self.show();
-        self.bar.set_position(position);
+        self.drawing.set_position(position);
     }
 
     /// Says what is going on; the text must be safe already.
     pub fn say(&mut self, message: String) {
         self.show();
-        self.bar.set_message(message);
-        self.bar.tick();
+        self.drawing.set_message(message);
+        self.drawing.tick();
     }
 
     fn show(&mut self) {
         if self.may_show && !self.is_shown && self.begun.elapsed() >= PATIENCE {
-            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+            self.drawing.set_draw_target(ProgressDrawTarget::stderr());
             self.is_shown = true;
         }
     }
@@ -56,7 +56,7 @@ impl Bar {
 
 impl Drop for Bar {
     fn drop(&mut self) {
-        self.bar.finish_and_clear();
+        self.drawing.finish_and_clear();
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use clap::ValueEnum;
+use comfy_table::Table;
 
 /// When to use colours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -64,10 +65,10 @@ impl Tint {
 /// The two outputs and how they may be used.
 #[derive(Clone, Copy, Debug)]
 pub struct Screen {
-    /// Whether a person reads standard output.
-    pub out_is_terminal: bool,
     /// Whether a person reads standard error.
     pub err_is_terminal: bool,
+    /// How many columns the terminal has, if standard output is one.
+    pub width: Option<usize>,
     colors_out: bool,
     colors_err: bool,
 }
@@ -84,8 +85,8 @@ impl Screen {
             ColorChoice::Never => false,
         };
         Self {
-            out_is_terminal,
             err_is_terminal,
+            width: if out_is_terminal { Table::new().width().map(usize::from) } else { None },
             colors_out: colors(out_is_terminal),
             colors_err: colors(err_is_terminal),
         }

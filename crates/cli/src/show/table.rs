@@ -52,14 +52,17 @@ const GAP: u16 = 2;
 
 /// The table as text, without a line break at its end.
 pub fn render(screen: &Screen, columns: &[Column], rows: Vec<Vec<Field>>, with_header: bool) -> String {
-    let width = if screen.out_is_terminal { Table::new().width() } else { None };
-    render_to(width, screen.has_colors(), columns, rows, with_header)
+    render_to(columns_of(screen), screen.has_colors(), columns, rows, with_header)
 }
 
 /// Like [`render`], for a table inside of a card, which is indented by two.
 pub fn render_indented(screen: &Screen, columns: &[Column], rows: Vec<Vec<Field>>, with_header: bool) -> String {
-    let width = if screen.out_is_terminal { Table::new().width() } else { None };
-    render_to(width.map(|width| width.saturating_sub(2)), screen.has_colors(), columns, rows, with_header)
+    render_to(columns_of(screen).map(|width| width.saturating_sub(2)), screen.has_colors(), columns, rows, with_header)
+}
+
+/// How wide the terminal is. A width that is wider than any needs no cutting.
+fn columns_of(screen: &Screen) -> Option<u16> {
+    screen.width.map(|width| u16::try_from(width).unwrap_or(u16::MAX))
 }
 
 fn render_to(width: Option<u16>, colors: bool, columns: &[Column], rows: Vec<Vec<Field>>, with_header: bool) -> String {

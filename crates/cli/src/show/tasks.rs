@@ -12,9 +12,9 @@ use super::table::{Column, Field, Fit, field};
 use crate::input::{duration, moment};
 
 /// A task of the API: what is shown of it. Fields that an older server does not have are taken as absent.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-#[derive(Default)]
+#[allow(clippy::struct_field_names, reason = "the names on the wire")]
 pub struct Task {
     pub task_id: String,
     pub task_type: String,
@@ -76,6 +76,7 @@ pub struct Failure {
 /// A failed attempt.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
+#[allow(clippy::struct_field_names, reason = "the names on the wire")]
 pub struct Attempt {
     pub attempt: u32,
     pub started_at: String,
@@ -139,7 +140,7 @@ impl Progress {
         if let Some(message) = &self.message {
             text.push_str(&format!(" {}", plain(message)));
         }
-        if let Some(eta) = self.eta_seconds {
+        if let Some(eta) = self.eta_seconds.filter(|eta| *eta >= 1.0) {
             text.push_str(&format!(", about {} left", duration::rough_seconds(eta)));
         }
         text

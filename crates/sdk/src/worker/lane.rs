@@ -117,14 +117,25 @@ impl Lane {
     }
 
     /// Nothing more is owed to the server about these: they were released, or the worker is forgotten.
-    pub(crate) fn let_go_all(&self, reason: StopReason) -> Vec<Arc<Attempt>> {
+    pub(crate) fn let_go_all(&self, reason: StopReason) {
+        self.take_rest(reason);
+    }
+
+    /// What has to be said to the server before this worker leaves: results that were not sent yet, and that everything
+    /// which still runs is given back. Then nothing more is owed.
+    pub(crate) fn take_rest(&self, reason: StopReason) -> Vec<Outgoing> {
         let attempts: Vec<_> = self.held().drain().map(|(_, attempt)| attempt).collect();
+        let unsent = self.outbox.take_all().into_iter().map(|unsent| unsent.outgoing);
+        // The result of one that has ended is in the outbox, or in a call that is under way.
+        let still_running = |attempt: &Arc<Attempt>| !attempt.has_ended.load(Ordering::Acquire);
+        let released = attempts.iter().filter(|attempt| still_running(attempt));
+        let released = released.map(|attempt| Unsent::new(Arc::clone(attempt), Outcome::Released).outgoing);
+        let rest = unsent.chain(released).collect();
         for attempt in &attempts {
             attempt.stop.stop(reason);
         }
-        self.outbox.clear();
         self.wake.notify_one();
-        attempts
+        rest
     }
 
     /// Gives the waiting poll up and begins another: a connection that died without a word would hold it for long.
@@ -135,9 +146,13 @@ impl Lane {
 
     /// The end of an attempt: its slot is free, its result goes out.
     pub(crate) fn ended(&self, attempt: Arc<Attempt>, outcome: Outcome) {
-        // Whoever let it go has spoken for it.
-        if self.held().contains_key(&attempt.task.task_id) {
-            self.outbox.push(Unsent::new(attempt, outcome));
+        {
+            // Whoever let it go has spoken for it. Under the lock, so that nobody does so in between.
+            let held = self.held();
+            if held.contains_key(&attempt.task.task_id) {
+                attempt.has_ended.store(true, Ordering::Release);
+                self.outbox.push(Unsent::new(attempt, outcome));
+            }
         }
         self.free.fetch_add(1, Ordering::Relaxed);
         self.wake.notify_one();

@@ -10,7 +10,7 @@ use crate::task_error::Failure;
 use crate::view::TaskId;
 
 /// Results that one call carries at most, and about how many bytes: far below what a server takes.
-const CALL_RESULTS: usize = 500;
+pub(crate) const CALL_RESULTS: usize = 500;
 const CALL_BYTES: usize = 4 * 1024 * 1024;
 
 /// A result on its way.
@@ -85,8 +85,9 @@ impl Outbox {
         self.queue().len()
     }
 
-    pub(crate) fn clear(&self) {
-        self.queue().clear();
+    /// Everything, to be spoken for by somebody else.
+    pub(crate) fn take_all(&self) -> Vec<Unsent> {
+        self.queue().drain(..).collect()
     }
 
     pub(crate) fn push(&self, unsent: Unsent) {

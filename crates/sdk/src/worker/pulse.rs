@@ -16,7 +16,7 @@ use crate::worker::health::{self, HealthPage};
 use crate::worker::identity::Identity;
 use crate::worker::lane::Lane;
 use crate::worker::load::LoadMeter;
-use crate::worker::outbox::Unsent;
+use crate::worker::outbox::CALL_RESULTS;
 
 /// After a heartbeat without an answer the next follows sooner.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
@@ -116,19 +116,25 @@ async fn signalled() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Gives back whatever still runs. The attempts do not count.
+/// Sends what was not sent and gives back whatever still runs; those attempts do not count.
 async fn release_rest(lanes: &[Arc<Lane>], client: &Client) {
     for lane in lanes {
-        let attempts = lane.let_go_all(StopReason::Shutdown);
-        let path = lane.identity.path("result");
-        if attempts.is_empty() {
+        let results = lane.take_rest(StopReason::Shutdown);
+        if results.is_empty() {
             continue;
         }
-        tracing::warn!(tasks = attempts.len(), "not finished within the shutdown timeout; released");
-        let results = attempts.into_iter().map(|attempt| Unsent::new(attempt, Outcome::Released).outgoing).collect();
-        let body = Results { results };
-        if let Err(error) = client.post_once::<serde_json::Value>(&path, &body, LAST_WORDS).await {
-            tracing::warn!(%error, "could not release tasks; they come back when their leases lapse");
+        let path = lane.identity.path("result");
+        let released = results.iter().filter(|result| matches!(result.outcome, Outcome::Released)).count();
+        tracing::warn!(
+            released,
+            results = results.len() - released,
+            "the shutdown timeout is over; giving back what runs"
+        );
+        for results in results.chunks(CALL_RESULTS) {
+            if let Err(error) = client.post_once::<serde_json::Value>(&path, &Results { results }, LAST_WORDS).await {
+                tracing::warn!(%error, "could not say it; these tasks come back when their leases lapse");
+                return;
+            }
         }
     }
 }
