@@ -61,6 +61,9 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// How long an answer to a call that changes many tasks may take.
 const BULK_ANSWER: Duration = Duration::from_mins(10);
 
+/// How long a server may be away while somebody waits for a task.
+const RESTART: Duration = Duration::from_secs(30);
+
 /// A client and where its answers are shown.
 pub struct Session {
     client: Client,
@@ -77,10 +80,15 @@ pub struct Session {
 impl Session {
     /// Sets the client up; nothing is sent yet.
     pub async fn open(connection: &Connection) -> Outcome<Self> {
-        // A person at a terminal wants to know at once that nobody is there.
-        let client = |timeout| connection.server.client().patience(Duration::ZERO).timeout(timeout);
-        let (quick, bulk) = (client(ANSWER).connect().await?, client(BULK_ANSWER).connect().await?);
-        Ok(Self { client: quick, bulk, screen: Screen::new(connection.color), json: connection.json })
+        let client = |timeout, patience| connection.server.client().patience(patience).timeout(timeout);
+        Ok(Self {
+            // A person at a terminal wants to know at once that nobody is there.
+            client: client(ANSWER, Duration::ZERO).connect().await?,
+            bulk: client(BULK_ANSWER, Duration::ZERO).connect().await?,
+            patient: client(ANSWER, RESTART).connect().await?,
+            screen: Screen::new(connection.color),
+            json: connection.json,
+        })
     }
 
     /// Where calls go, for messages.

@@ -39,6 +39,9 @@ pub const HELP: &str = "Exit codes:
   6  the task that was waited for ended without success
   7  timed out waiting";
 
+/// What to do where no server is.
+pub const START_ONE: &str = "Is it running? Start one with `windlass server`, or `windlass dev` to try things.";
+
 /// Why a command did not do what it should: what went wrong, and what to do about it.
 #[derive(Debug)]
 pub struct Failure {
@@ -114,7 +117,7 @@ impl From<Error> for Failure {
                 if unreachable.may_have_happened {
                     return failure.hint("The call may have arrived: look before you repeat it.");
                 }
-                failure.hint("Is it running? Start one with `windlass server`, or `windlass dev` to try things.")
+                failure.hint(START_ONE)
             }
             Error::Refused(problem) => Self::from(&*problem),
             Error::Address { address, reason } => {

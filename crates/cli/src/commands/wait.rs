@@ -24,6 +24,9 @@ const EXAMPLES: &str = r"Examples:
 Prints the result; several tasks get a line each. Exit code 6 if one ended without success,
 7 if the time was over first.";
 
+/// How much longer than the time to wait an answer may take.
+const GRACE: Duration = Duration::from_secs(2);
+
 #[derive(Args)]
 struct Wait {
     /// The tasks to wait for
@@ -84,15 +87,26 @@ async fn for_one(
 ) -> Outcome<Box<RawValue>> {
     // A person is shown progress; a script only waits.
     let hold_at_most = Duration::from_secs(if session.screen.err_is_terminal { 1 } else { 30 });
+    let path = format!("/api/v1/tasks/{}", url_part(id));
+    // The first look is not held: that the server or the task is not there is said at once.
+    let mut text = session.text(&path).await?;
     loop {
-        let hold = left().map_or(hold_at_most, |left| left.min(hold_at_most));
-        let path = format!("/api/v1/tasks/{}?wait={}", url_part(id), hold.as_secs_f64());
-        let text = session.text_held(&path, hold).await?;
         let task: Task = session.read(&text)?;
         if task.is_ended() || left().is_some_and(|left| left.is_zero()) {
             return session.read(&text);
         }
         show(&task);
+        let hold = left().map_or(hold_at_most, |left| left.min(hold_at_most));
+        let held = format!("{path}?wait={}", hold.as_secs_f64());
+        let answer = session.text_held(&held, hold);
+        text = match left() {
+            None => answer.await?,
+            // Where the server went away, the time to wait still ends.
+            Some(left) => match tokio::time::timeout(left + GRACE, answer).await {
+                Ok(answer) => answer?,
+                Err(_) => return session.read(&text),
+            },
+        };
     }
 }
 

@@ -93,9 +93,9 @@ const COLUMNS: &[Column] = &[
     Column::number("done", Fit::Optional(2)),
     Column::number("failed", Fit::Optional(2)),
     Column::number("seen", Fit::Whole),
-    Column::text("queues", Fit::Cut(6)),
-    Column::text("types", Fit::Cut(6)),
-    Column::text("can", Fit::Cut(3)),
+    Column::text("queues", Fit::Cut(10)),
+    Column::text("types", Fit::Cut(8)),
+    Column::text("can", Fit::Cut(8)),
     Column::text("version", Fit::Optional(1)),
     Column::text("host", Fit::Optional(1)),
 ];
