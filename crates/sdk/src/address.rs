@@ -33,6 +33,7 @@ async fn open_store(address: &str) -> Result<Transport> {
 }
 
 #[cfg(not(feature = "embedded"))]
+#[allow(clippy::unused_async, reason = "as the other one")]
 async fn open_store(address: &str) -> Result<Transport> {
     let reason = "an embedded store needs the feature `embedded` of the windlass crate".to_owned();
     Err(Error::Address { address: address.to_owned(), reason })

@@ -281,6 +281,7 @@ impl Client {
     }
 
     /// Closes an embedded store: what was acknowledged is kept, later calls fail. Nothing to do for a server.
+    #[cfg_attr(not(feature = "embedded"), allow(clippy::unused_async, reason = "awaits where there is a store"))]
     pub async fn close(&self) {
         match &self.inner.transport {
             Transport::Http(_) => {}

@@ -23,6 +23,9 @@ use crate::worker::lane::Lane;
 /// A newer version than this program knows: another worker will know it, soon.
 const NEWER_VERSION_SNOOZE: std::time::Duration = std::time::Duration::from_secs(15);
 
+/// What a log line shows of an error.
+const LOGGED_CHARS: usize = 200;
+
 /// The handler of a typed task.
 pub(crate) fn handler<T: Task>() -> Handler {
     Arc::new(|context: Context| {
@@ -131,7 +134,10 @@ pub(crate) fn outcome_of(ended: TaskResult<Option<Box<RawValue>>>, attempt: &Att
     };
     match error.into_ending() {
         Ending::Failed(error) => {
-            tracing::warn!(code = error.code, retriable = error.retriable, "the attempt failed: {}", error.message);
+            // The whole of it is kept with the task; a log line is a line.
+            let first_line: String =
+                error.message.lines().next().unwrap_or_default().chars().take(LOGGED_CHARS).collect();
+            tracing::warn!(code = error.code, retriable = error.retriable, "the attempt failed: {first_line}");
             Outcome::Failed { error }
         }
         Ending::Snoozed(span) => Outcome::Snoozed { snooze_seconds: span.as_secs_f64() },

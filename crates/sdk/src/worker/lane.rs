@@ -232,9 +232,10 @@ impl Lane {
             let carried = self.outbox.take();
             let reserved = if is_stopping { 0 } else { self.reserve() };
             calls.carriers.push(Box::pin(Arc::clone(self).call(worker_id, reserved, carried)));
-        } else if unsent == 0 && carriers == 0 && calls.waiting.is_none() && !is_stopping {
-            let reserved = self.reserve();
-            if reserved > 0 {
+        } else if unsent == 0 && carriers == 0 && calls.waiting.is_none() {
+            // Once it stops, it only waits to hear of cancellations.
+            let reserved = if is_stopping { 0 } else { self.reserve() };
+            if reserved > 0 || is_stopping {
                 calls.waiting = Some((reserved, Box::pin(Arc::clone(self).call(worker_id, reserved, Vec::new()))));
             }
         }

@@ -90,30 +90,27 @@ impl Pulse {
 
 /// Signals: the first stops gracefully, the second at once.
 async fn heed_signals(stopping: StopToken) {
-    match signalled().await {
-        Ok(()) => {}
-        Err(error) => {
+    use tokio::signal::unix::{SignalKind, signal};
+    // Once for both: a second signal must not fall between two listeners.
+    let (mut terminate, mut interrupt) = match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+        (Ok(terminate), Ok(interrupt)) => (terminate, interrupt),
+        (Err(error), _) | (_, Err(error)) => {
             tracing::error!(%error, "cannot listen to signals");
             return;
         }
-    }
+    };
+    let mut signalled = async || {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    signalled().await;
     tracing::info!("stopping: no new tasks; what runs may finish (a second signal stops at once)");
     stopping.stop(StopReason::Shutdown);
-    if signalled().await.is_ok() {
-        tracing::warn!("stopped at once by a second signal; what ran comes back when its lease lapses");
-        std::process::exit(130);
-    }
-}
-
-async fn signalled() -> std::io::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    Ok(())
+    signalled().await;
+    tracing::warn!("stopped at once by a second signal; what ran comes back when its lease lapses");
+    std::process::exit(130);
 }
 
 /// Sends what was not sent and gives back whatever still runs; those attempts do not count.
