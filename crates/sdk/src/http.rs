@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 
-use crate::error::{Error, Result, Unreachable};
+use crate::error::{Error, Problem, Result, Unreachable};
 use crate::transport::{Answer, Call, Method};
 
 /// A server that does not even accept a connection by then is taken for gone.
@@ -57,12 +57,12 @@ impl Http {
     /// Sends a call to the server that answered last; where that is surely not reached, to the others in turn.
     pub(crate) async fn send(&self, call: Call) -> Result<Answer, Unreachable> {
         let first = self.current.load(Ordering::Relaxed);
-        let mut reason = String::new();
+        let (mut reason, mut refusal) = (String::new(), None);
         for step in 0..self.addresses.len() {
             let index = (first + step) % self.addresses.len();
             match self.send_to(&self.addresses[index], &call).await {
                 // A server that is about to stop or cannot reach its store: another one may do better.
-                Ok(answer) if answer.status == 503 && step + 1 < self.addresses.len() => {}
+                Ok(answer) if surely_not_done(&answer) && step + 1 < self.addresses.len() => refusal = Some(answer),
                 Ok(answer) => {
                     self.current.store(index, Ordering::Relaxed);
                     return Ok(answer);
@@ -76,7 +76,8 @@ impl Http {
                 }
             }
         }
-        Err(Unreachable { addresses: self.addresses(), reason, may_have_happened: false })
+        // What somebody said says more than that the others were silent.
+        refusal.ok_or_else(|| Unreachable { addresses: self.addresses(), reason, may_have_happened: false })
     }
 
     async fn send_to(&self, address: &str, call: &Call) -> Result<Answer, reqwest::Error> {
@@ -98,6 +99,13 @@ impl Http {
         let status = response.status().as_u16();
         Ok(Answer { status, body: response.bytes().await?, address: address.to_owned() })
     }
+}
+
+/// Whether a server refused a call for now and says that nothing happened.
+fn surely_not_done(answer: &Answer) -> bool {
+    answer.status == 503
+        && serde_json::from_slice::<Problem>(&answer.body)
+            .is_ok_and(|problem| problem.code == "draining" || problem.applied.as_deref() == Some("no"))
 }
 
 fn connections(headers: &HeaderMap, addresses: &[String]) -> Result<reqwest::Client> {

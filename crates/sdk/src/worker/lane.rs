@@ -69,6 +69,9 @@ struct Calls {
     carriers: Vec<CallFuture>,
     /// Waits for work, for so many slots.
     waiting: Option<(usize, CallFuture)>,
+    /// A waiting poll was given up, and with it perhaps the word of a cancellation that is told once: the next poll asks
+    /// for all of them instead of waiting for news.
+    lost_news: bool,
 }
 
 impl Lane {
@@ -231,12 +234,14 @@ impl Lane {
         if unsent > 0 && (carriers == 0 || (carriers == 1 && unsent >= SECOND_CALL_RESULTS)) {
             let carried = self.outbox.take();
             let reserved = if is_stopping { 0 } else { self.reserve() };
-            calls.carriers.push(Box::pin(Arc::clone(self).call(worker_id, reserved, carried)));
+            calls.carriers.push(Box::pin(Arc::clone(self).call(worker_id, reserved, carried, Duration::ZERO)));
         } else if unsent == 0 && carriers == 0 && calls.waiting.is_none() {
             // Once it stops, it only waits to hear of cancellations.
             let reserved = if is_stopping { 0 } else { self.reserve() };
             if reserved > 0 || is_stopping {
-                calls.waiting = Some((reserved, Box::pin(Arc::clone(self).call(worker_id, reserved, Vec::new()))));
+                let wait = if std::mem::take(&mut calls.lost_news) { Duration::ZERO } else { POLL_WAIT };
+                let call = Arc::clone(self).call(worker_id, reserved, Vec::new(), wait);
+                calls.waiting = Some((reserved, Box::pin(call)));
             }
         }
     }
@@ -250,8 +255,7 @@ impl Lane {
         self.free.fetch_add(slots, Ordering::Relaxed);
     }
 
-    async fn call(self: Arc<Self>, worker_id: String, reserved: usize, carried: Vec<Unsent>) -> Done {
-        let wait = if carried.is_empty() { POLL_WAIT } else { Duration::ZERO };
+    async fn call(self: Arc<Self>, worker_id: String, reserved: usize, carried: Vec<Unsent>, wait: Duration) -> Done {
         let results: Vec<&Outgoing> = carried.iter().map(|unsent| &unsent.outgoing).collect();
         let body = Poll {
             available_capacity: reserved as u32,
@@ -398,6 +402,7 @@ impl Calls {
         if let Some((reserved, call)) = self.waiting.take() {
             drop(call);
             lane.give_back(reserved);
+            self.lost_news = true;
         }
     }
 }
