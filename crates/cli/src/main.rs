@@ -89,7 +89,7 @@ fn command() -> Command {
     let template =
         format!("{{about}}\n\n{{usage-heading}} {{usage}}\n\n{}{{options}}{{after-help}}", overview(&groups));
     Command::new("windlass")
-        .about("Background jobs over HTTP")
+        .about("Background jobs that are never silently lost")
         .version(env!("CARGO_PKG_VERSION"))
         .subcommand_required(true)
         .arg_required_else_help(true)
