@@ -203,7 +203,10 @@ fn sigkill_of_a_worker_gives_its_task_to_another() {
     assert_eq!(first.exit_code(), None);
     let _second = WorkerProcess::start(&server.url, &[]);
     let task = ended(&server, &task);
-    assert_eq!((&task["status"], &task["crash_count"], &task["retry_count"]), (&json!("completed"), &json!(1), &json!(0)));
+    assert_eq!(
+        (&task["status"], &task["crash_count"], &task["retry_count"]),
+        (&json!("completed"), &json!(1), &json!(0))
+    );
     assert_eq!(task["result"], 2, "the second attempt");
 }
 
@@ -284,7 +287,10 @@ fn a_panic_is_one_tasks_trouble() {
     let task = server.submit("panics", json!("out of cheese"));
     let task = ended(&server, &task);
     let error = &task["error"];
-    assert_eq!((&task["status"], &error["class"], &error["code"]), (&json!("dead_letter"), &json!("code_bug"), &json!("panic")));
+    assert_eq!(
+        (&task["status"], &error["class"], &error["code"]),
+        (&json!("dead_letter"), &json!("code_bug"), &json!("panic"))
+    );
     let message = error["message"].as_str().expect("a message");
     assert!(message.contains("out of cheese") && message.contains("sdk_worker.rs:"), "{message}");
     let next = server.submit("nap", json!(0));
@@ -325,7 +331,8 @@ fn a_cancelled_handler_is_told_and_a_deaf_one_is_dropped() {
 fn health_is_told_even_while_every_thread_is_busy() {
     let server = Server::start(&LEASE);
     let health = format!("127.0.0.1:{}", support::free_port());
-    let mut worker = WorkerProcess::start(&server.url, &[("TEST_WORKER_HEALTH", &health), ("TEST_WORKER_SHUTDOWN_MS", "3000")]);
+    let mut worker =
+        WorkerProcess::start(&server.url, &[("TEST_WORKER_HEALTH", &health), ("TEST_WORKER_SHUTDOWN_MS", "3000")]);
     let url = format!("http://{health}");
     until("it is ready", || support::status(&url, "/readyz") == Some(200));
     let task = server.submit("burn", json!(600_000));
