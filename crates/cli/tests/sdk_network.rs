@@ -115,7 +115,7 @@ async fn several_servers_stand_in_for_each_other() {
 async fn a_server_that_is_not_there_is_said_to_be() {
     let nobody = format!("http://127.0.0.1:{}", support::free_port());
     let client = Client::builder(&*nobody).patience(Duration::from_millis(300)).connect().await.expect("a client");
-    let error = client.enqueue::<nap>(0u64).await.err().expect("nobody is there");
+    let error = client.enqueue::<nap>(0u64).await.expect_err("nobody is there");
     let Error::Unreachable(unreachable) = &error else { panic!("{error:?}") };
     assert!(!unreachable.may_have_happened);
     assert!(error.to_string().contains(&nobody) && error.to_string().contains("refused"), "{error}");
@@ -141,7 +141,7 @@ async fn a_submit_waits_for_a_server_that_is_starting() {
 async fn a_refusal_is_not_tried_again() {
     let server = Server::start(&[]);
     let client = Client::connect(&*server.url).await.expect("a client");
-    let error = client.enqueue::<nap>(0u64).queue("not a queue!").await.err().expect("refused");
+    let error = client.enqueue::<nap>(0u64).queue("not a queue!").await.expect_err("refused");
     assert_eq!(error.code(), Some("invalid_field"));
     assert_eq!(error.problem().and_then(|problem| problem.field.as_deref()), Some("queue"));
     let error = client.task("019a0000-0000-7000-8000-000000000000").await.expect_err("no such task");

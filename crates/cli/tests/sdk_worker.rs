@@ -33,6 +33,13 @@ async fn burn(context: Context, millis: u64) -> TaskResult<u32> {
     Ok(context.attempt())
 }
 
+/// Blocks a thread of its own, as one should, and ignores everything.
+#[task]
+async fn blocks(millis: u64) -> TaskResult<()> {
+    tokio::task::spawn_blocking(move || std::thread::sleep(Duration::from_millis(millis))).await?;
+    Ok(())
+}
+
 #[task]
 async fn panics(what: String) -> TaskResult<()> {
     panic!("{what}")
@@ -72,8 +79,12 @@ async fn hangs_once(context: Context, begun: String) -> TaskResult<()> {
 fn worker_process() {
     let Ok(address) = std::env::var("TEST_WORKER_ADDRESS") else { return };
     let setting = |name: &str| std::env::var(name).ok();
-    // One thread: whatever blocks it blocks everything that shares it.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime = match setting("TEST_WORKER_THREADS").map(|threads| threads.parse().expect("a number")) {
+        // One thread: whatever blocks it blocks everything that shares it.
+        None => tokio::runtime::Builder::new_current_thread().enable_all().build(),
+        Some(threads) => tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build(),
+    };
+    let runtime = runtime.expect("a runtime");
     runtime.block_on(async {
         let client = Client::connect(address).await.expect("connected");
         let mut worker = Worker::new(&client)
@@ -83,6 +94,7 @@ fn worker_process() {
             .handle::<aborts>()
             .handle::<deaf>()
             .handle::<heeds>()
+            .handle::<blocks>()
             .handle::<hangs_once>()
             .stop_grace(Duration::from_millis(200));
         if let Some(tasks) = setting("TEST_WORKER_CONCURRENCY") {
@@ -178,6 +190,22 @@ fn sigterm_gets_through_to_a_worker_whose_only_thread_is_busy() {
     assert_eq!(worker.exit_code(), Some(0), "it leaves without the handler");
     let task = server.task(&task);
     assert_eq!((&task["status"], &task["attempt"], &task["crash_count"]), (&json!("queued"), &json!(0), &json!(0)));
+}
+
+#[test]
+fn a_handler_that_keeps_a_thread_does_not_keep_the_process() {
+    let server = Server::start(&LEASE);
+    for kind in ["burn", "blocks"] {
+        let settings = [("TEST_WORKER_SHUTDOWN_MS", "300"), ("TEST_WORKER_THREADS", "2")];
+        let mut worker = WorkerProcess::start(&server.url, &settings);
+        let task = server.submit(kind, json!(600_000));
+        executing(&server, &task);
+        worker.signal("-TERM");
+        assert_eq!(worker.exit_code(), Some(0), "{kind}");
+        let task = server.task(&task);
+        assert_eq!((&task["status"], &task["attempt"]), (&json!("queued"), &json!(0)), "{kind}");
+        server.delete(&format!("/api/v1/tasks/{}", task["task_id"].as_str().expect("an id")));
+    }
 }
 
 #[test]

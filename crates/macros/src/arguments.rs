@@ -44,7 +44,7 @@ impl Parse for Arguments {
                 input.parse::<Token![,]>()?;
             }
         }
-        for name in arguments.name.iter().chain(&arguments.aliases) {
+        for name in &arguments.aliases {
             check_name(name)?;
         }
         if arguments.upcast.is_some() && arguments.version.is_none() {
@@ -78,7 +78,7 @@ impl Arguments {
 }
 
 /// The same rule as the server's, where the mistake is made.
-fn check_name(name: &LitStr) -> syn::Result<()> {
+pub fn check_name(name: &LitStr) -> syn::Result<()> {
     let text = name.value();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | ':' | '-');
     if text.len() > 128 || !text.starts_with(|c: char| c.is_ascii_alphanumeric()) || !text.chars().all(is_plain) {

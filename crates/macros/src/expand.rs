@@ -1,11 +1,12 @@
 //! From an async function to a task.
 
 use proc_macro2::TokenStream;
-use quote::quote;
+use quote::{quote, quote_spanned};
+use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Error, FnArg, ItemFn, LitStr, ReturnType, Type};
 
-use crate::arguments::Arguments;
+use crate::arguments::{Arguments, check_name};
 
 /// What the function takes, in its order.
 enum Parameter<'a> {
@@ -24,8 +25,9 @@ pub fn expand(arguments: &Arguments, function: &ItemFn) -> syn::Result<TokenStre
     }
     let name = &signature.ident;
     let visibility = &function.vis;
-    let default_name = LitStr::new(&name.to_string(), name.span());
+    let default_name = LitStr::new(&name.unraw().to_string(), name.span());
     let type_name = arguments.name.as_ref().unwrap_or(&default_name);
+    check_name(type_name)?;
     let aliases = &arguments.aliases;
     let version = arguments.version.as_ref().map(|version| quote!(const VERSION: u32 = #version;));
     let upcast = arguments.upcast.as_ref().map(|upcast| {
@@ -120,18 +122,15 @@ fn is_named(kind: &Type, name: &str) -> bool {
     matches!(kind, Type::Path(path) if path.path.segments.last().is_some_and(|segment| segment.ident == name))
 }
 
-/// What comes out, and the body that gives it. A `Result` by name may fail; anything else is the value.
+/// What comes out, and the body that gives it. The type decides, not its name: a `Result` behind an alias is one, too.
 fn output(function: &ItemFn, call: &TokenStream) -> (TokenStream, TokenStream) {
-    let ReturnType::Type(_, kind) = &function.sig.output else {
-        return (quote!(()), quote!({ #call; ::std::result::Result::Ok(()) }));
-    };
-    let is_result = matches!(&**kind, Type::Path(path)
-        if path.path.segments.last().is_some_and(|segment| segment.ident.to_string().ends_with("Result")));
-    if is_result {
-        let output = quote!(<#kind as ::windlass::__private::Outcome>::Value);
-        (output, quote!(::windlass::__private::Outcome::into_task_result(#call)))
-    } else {
-        (quote!(#kind), quote!(::std::result::Result::Ok(#call)))
+    match &function.sig.output {
+        ReturnType::Default => (quote!(()), quote!({ #call; ::std::result::Result::Ok(()) })),
+        ReturnType::Type(_, kind) => {
+            // At the span of the return type, so that the compiler points there.
+            let output = quote_spanned!(kind.span()=> <#kind as ::windlass::__private::Outcome>::Value);
+            (output, quote!(::windlass::__private::Outcome::into_task_result(#call)))
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use proc_macro::TokenStream;
 /// `windlass::Task`: `client.enqueue::<send_email>(…)`, `worker.handle::<send_email>()`.
 ///
 /// The function takes its input, a [`Context`](../windlass/struct.Context.html), both in any order, or nothing. It
-/// returns a value, or a `Result` whose error is a `TaskError` or anything that can be shown.
+/// returns nothing, or a `Result` whose error is a `TaskError` or anything that can be shown.
 ///
 /// | argument | |
 /// |---|---|

@@ -13,8 +13,17 @@ pub(crate) async fn open(address: &str, api_key: Option<&str>) -> Result<Transpo
     Ok(Transport::Http(Http::new(addresses, api_key)?))
 }
 
+/// An address without whatever stands before an `@`: it may be a password.
+pub(crate) fn masked(address: &str) -> String {
+    let mask = |part: &str| match (part.find("://"), part.rfind('@')) {
+        (Some(scheme), Some(at)) if scheme < at => format!("{}://***{}", &part[..scheme], &part[at..]),
+        _ => part.to_owned(),
+    };
+    address.split(',').map(mask).collect::<Vec<_>>().join(",")
+}
+
 fn server(address: &str) -> Result<String> {
-    let refused = |reason: &str| Err(Error::Address { address: address.to_owned(), reason: reason.to_owned() });
+    let refused = |reason: &str| Err(Error::Address { address: masked(address), reason: reason.to_owned() });
     match address.split_once("://") {
         Some(("http", rest)) => match rest.trim_end_matches('/') {
             "" => refused("it names no host; an address looks like http://127.0.0.1:7070"),
@@ -55,7 +64,7 @@ mod tests {
             ("", "must be http://"),
         ] {
             let error = server(bad).expect_err(bad).to_string();
-            assert!(error.contains(why), "{error}");
+            assert!(error.contains(why) && !error.contains("pw@"), "{error}");
         }
     }
 

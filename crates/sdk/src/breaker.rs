@@ -78,7 +78,7 @@ impl Breaker {
         !matches!(self.lock().state, State::Closed)
     }
 
-    /// Calls the dependency. While the breaker is open nothing is called and the task is put off until the next trial,
+    /// Calls the dependency. Errors that [permit a retry](TaskError::retry) count against it, others do not. While the breaker is open nothing is called and the task is put off until the next trial,
     /// which uses up no attempt.
     pub async fn call<T, E, F>(&self, call: impl FnOnce() -> F) -> TaskResult<T>
     where
@@ -109,30 +109,31 @@ impl Breaker {
         let mut inner = self.lock();
         let recovery = inner.settings.recovery;
         let wait = match inner.state {
-            State::Closed => return Ok(Permit { breaker: self, is_settled: false }),
+            State::Closed => return Ok(Permit { breaker: self, is_trial: false, is_settled: false }),
             State::Open { until } => until.saturating_duration_since(now),
             // A trial that never came back (its handler was dropped) must not keep the breaker open for ever.
             State::Trial { since } => (since + recovery).saturating_duration_since(now),
         };
         if wait.is_zero() {
             inner.state = State::Trial { since: now };
-            return Ok(Permit { breaker: self, is_settled: false });
+            return Ok(Permit { breaker: self, is_trial: true, is_settled: false });
         }
         // Spread out, so that not everything comes back for the first trial.
         Err(wait.max(Duration::from_millis(100)).mul_f64(1.0 + random::fraction() / 2.0))
     }
 
-    fn settle(&self, failed: bool, now: Instant) {
+    fn settle(&self, is_trial: bool, failed: bool, now: Instant) {
         let mut inner = self.lock();
         let settings = inner.settings;
         match inner.state {
+            // A call that began before it opened says nothing about how things are now.
+            State::Trial { .. } if !is_trial => {}
             State::Trial { .. } if failed => inner.state = State::Open { until: now + settings.recovery },
             State::Trial { .. } => {
                 tracing::info!(breaker = &*self.name, "the breaker closes: a trial call succeeded");
                 inner.state = State::Closed;
                 inner.calls.clear();
             }
-            // A call that began before it opened says nothing new.
             State::Open { .. } => {}
             State::Closed => {
                 inner.calls.push_back((now, failed));
@@ -156,15 +157,18 @@ impl Breaker {
 /// A call that was let through. Dropped unsettled (its handler was stopped) it says nothing.
 struct Permit<'a> {
     breaker: &'a Breaker,
+    is_trial: bool,
     is_settled: bool,
 }
 
 impl Permit<'_> {
     async fn watch<T, E: IntoTaskError>(mut self, call: impl Future<Output = Result<T, E>>) -> TaskResult<T> {
-        let outcome = call.await;
+        let outcome = call.await.map_err(IntoTaskError::into_task_error);
+        // That a customer does not exist is an answer; only trouble that may pass speaks against the dependency.
+        let failed = outcome.as_ref().is_err_and(TaskError::is_trouble);
         self.is_settled = true;
-        self.breaker.settle(outcome.is_err(), Instant::now());
-        outcome.map_err(IntoTaskError::into_task_error)
+        self.breaker.settle(self.is_trial, failed, Instant::now());
+        outcome
     }
 }
 
@@ -174,7 +178,7 @@ impl Drop for Permit<'_> {
             return;
         }
         let mut inner = self.breaker.lock();
-        if matches!(inner.state, State::Trial { .. }) {
+        if self.is_trial && matches!(inner.state, State::Trial { .. }) {
             // The trial told nothing; the next call is the next trial.
             inner.state = State::Open { until: Instant::now() };
         }
@@ -223,9 +227,9 @@ mod tests {
     }
 
     fn outcome(breaker: &Breaker, failed: bool, now: Instant) {
-        let permit = breaker.admit(now).expect("let through");
-        breaker.settle(failed, now);
-        std::mem::forget(permit);
+        let mut permit = breaker.admit(now).expect("let through");
+        permit.is_settled = true;
+        breaker.settle(permit.is_trial, failed, now);
     }
 
     #[tokio::test]
@@ -242,10 +246,12 @@ mod tests {
         assert!((30.0..=45.0).contains(&wait.as_secs_f64()), "{wait:?}");
 
         let later = start + Duration::from_secs(31);
-        let trial = breaker.admit(later).expect("a trial");
+        let mut trial = breaker.admit(later).expect("a trial");
         assert!(breaker.admit(later).is_err(), "one trial at a time");
-        breaker.settle(true, later);
-        std::mem::forget(trial);
+        breaker.settle(false, false, later);
+        assert!(breaker.is_open(), "a call from before it opened decides nothing");
+        trial.is_settled = true;
+        breaker.settle(true, true, later);
         assert!(breaker.admit(later + Duration::from_secs(1)).is_err(), "the trial failed");
         outcome(&breaker, false, later + Duration::from_secs(31));
         assert!(!breaker.is_open());

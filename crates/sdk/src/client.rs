@@ -20,6 +20,8 @@ use crate::view::{TaskId, TaskView};
 
 /// How long a call may take, unless set.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long to pause after an answer that came too early.
+const EARLY_PAUSE: Duration = Duration::from_millis(250);
 /// How long trouble is ridden out, unless set.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -53,7 +55,7 @@ pub struct ClientBuilder {
 /// Without the key.
 impl std::fmt::Debug for ClientBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ClientBuilder").field("addresses", &self.addresses).finish_non_exhaustive()
+        f.debug_struct("ClientBuilder").field("addresses", &address::masked(&self.addresses)).finish_non_exhaustive()
     }
 }
 
@@ -160,9 +162,14 @@ impl Client {
         loop {
             let hold = at_most.saturating_sub(begun.elapsed()).min(ONE_CALL);
             let path = format!("/api/v1/tasks/{}?wait={}", path_part(id.as_str()), hold.as_secs_f64());
+            let asked = tokio::time::Instant::now();
             let view: TaskView = self.get(&path, self.inner.timeout + hold).await?;
             if view.status.is_ended() || begun.elapsed() >= at_most {
                 return Ok(view);
+            }
+            // A server that shuts down answers at once: do not spin.
+            if asked.elapsed() < hold / 2 {
+                tokio::time::sleep(EARLY_PAUSE.min(at_most.saturating_sub(begun.elapsed()))).await;
             }
         }
     }
@@ -221,7 +228,9 @@ impl Client {
         let body = Some(encode(body)?);
         let call =
             Call { method: Method::Post, path: path.to_owned(), body, timeout: self.inner.timeout, trace_parent };
-        let answer = self.patiently(call, Again::Always).await?;
+        // Without a network there is no key either: then only what surely did not happen is done again.
+        let again = if self.answers_can_get_lost() { Again::Always } else { Again::IfNotDone };
+        let answer = self.patiently(call, again).await?;
         let address = answer.address.clone();
         parse(&answer.into_body()?, &address)
     }

@@ -246,8 +246,7 @@ impl Context {
         input: impl Into<T::Input>,
         options: impl FnOnce(Options) -> Options,
     ) -> TaskResult<()> {
-        let mut submission = Submission::of::<T>(&input.into())?;
-        submission.options = options(submission.options);
+        let submission = Submission::of::<T>(&input.into())?.with(options).sealed();
         lock(&self.attempt.follow_ups).push(submission);
         Ok(())
     }

@@ -35,6 +35,18 @@ struct Upkeep {
     thread: JoinHandle<()>,
 }
 
+impl Drop for Inner {
+    /// Whoever lets the last client go can open the store again.
+    fn drop(&mut self) {
+        let upkeep = self.upkeep.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(upkeep) = upkeep {
+            let _ = upkeep.stop.send(());
+            // It ends within a slice of maintenance.
+            let _ = upkeep.thread.join();
+        }
+    }
+}
+
 impl std::fmt::Debug for Embedded {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Embedded").field(&self.0.address).finish()
@@ -90,7 +102,8 @@ impl Embedded {
     /// An engine on any store.
     #[cfg(feature = "testing")]
     pub(crate) fn on(store: Arc<dyn Store>) -> Result<Self> {
-        Self::with_upkeep("memory:", App::new(ServerConfig::default(), store, Arc::new(Metrics::default())))
+        let config = ServerConfig { workers_share_process: true, ..ServerConfig::default() };
+        Self::with_upkeep("memory:", App::new(config, store, Arc::new(Metrics::default())))
     }
 
     pub(crate) fn address(&self) -> &str {

@@ -15,6 +15,8 @@ use crate::view::TaskId;
 
 /// Tasks that one call may carry.
 const BATCH: usize = 1_000;
+/// And about how many bytes of parameters: well below what a server takes.
+const BATCH_BYTES: usize = 8 * 1024 * 1024;
 
 /// A task about to be submitted; await it to submit. `O` is what its handler returns.
 #[must_use = "nothing is submitted until this is awaited"]
@@ -39,10 +41,7 @@ impl<O> Enqueue<O> {
 
     /// Changes how it shall be treated.
     pub fn with(mut self, change: impl FnOnce(crate::Options) -> crate::Options) -> Self {
-        self.submission = self.submission.map(|mut submission| {
-            submission.options = change(std::mem::take(&mut submission.options));
-            submission
-        });
+        self.submission = self.submission.map(|submission| submission.with(change));
         self
     }
 }
@@ -92,7 +91,7 @@ impl<O: 'static> IntoFuture for Enqueue<O> {
     fn into_future(self) -> Self::IntoFuture {
         let Self { client, submission, trace_parent, .. } = self;
         Box::pin(async move {
-            let mut submission = submission?;
+            let mut submission = submission?.sealed();
             give_key(&client, &mut submission);
             let submitted: Submitted = client.submit("/api/v1/tasks", &submission, trace_parent).await?;
             Ok(TaskHandle::new(client, submitted.task_id, submitted.deduplicated))
@@ -116,11 +115,9 @@ impl<O> EnqueueMany<O> {
 
     /// Changes how all of them shall be treated.
     pub fn with(mut self, change: impl Fn(crate::Options) -> crate::Options) -> Self {
-        if let Ok(submissions) = &mut self.submissions {
-            for submission in submissions {
-                submission.options = change(std::mem::take(&mut submission.options));
-            }
-        }
+        self.submissions = self
+            .submissions
+            .map(|submissions| submissions.into_iter().map(|submission| submission.with(&change)).collect());
         self
     }
 }
@@ -129,16 +126,19 @@ impl<O: 'static> IntoFuture for EnqueueMany<O> {
     type Output = Result<Vec<TaskHandle<O>>>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
-    /// Submits. More than 1,000 tasks are several calls: then each thousand is all or nothing.
+    /// Submits. More than 1,000 tasks, or 8 MiB, are several calls: then each call is all or nothing.
     fn into_future(self) -> Self::IntoFuture {
         let Self { client, submissions, .. } = self;
         Box::pin(async move {
-            let mut submissions = submissions?;
+            let mut submissions: Vec<_> = submissions?.into_iter().map(Submission::sealed).collect();
+            for submission in &mut submissions {
+                give_key(&client, submission);
+            }
             let mut handles = Vec::with_capacity(submissions.len());
-            for batch in submissions.chunks_mut(BATCH) {
-                for submission in &mut *batch {
-                    give_key(&client, submission);
-                }
+            let mut rest = &submissions[..];
+            while !rest.is_empty() {
+                let (batch, later) = rest.split_at(one_call(rest));
+                rest = later;
                 let body = Batch { tasks: batch };
                 let submitted: SubmittedMany = client.submit("/api/v1/tasks/batch", &body, None).await?;
                 let client = &client;
@@ -147,6 +147,16 @@ impl<O: 'static> IntoFuture for EnqueueMany<O> {
             Ok(handles)
         })
     }
+}
+
+/// How many of the tasks fit into one call.
+fn one_call(submissions: &[Submission]) -> usize {
+    let mut bytes = 0;
+    let fits = |submission: &&Submission| {
+        bytes += submission.parameters.as_ref().map_or(0, |parameters| parameters.get().len());
+        bytes <= BATCH_BYTES
+    };
+    submissions.iter().take(BATCH).take_while(fits).count().max(1)
 }
 
 /// A submit may have to be repeated without knowing whether it arrived: then only a key tells that it is the same task.

@@ -139,6 +139,16 @@ impl fmt::Display for Problem {
 }
 
 impl Problem {
+    /// Whether what was sent is at fault: sending it again as it is will not help.
+    pub(crate) fn blames_the_body(&self) -> bool {
+        matches!(self.status, 400 | 413 | 422)
+    }
+
+    /// Whether the attempt is not this worker's any more, or cannot take what was sent.
+    pub(crate) fn is_about_the_lease(&self) -> bool {
+        matches!(self.code.as_str(), "lease_lost" | "task_not_found" | "too_many_steps")
+    }
+
     /// Whether trying again later may help.
     pub(crate) fn is_passing(&self) -> bool {
         matches!(self.status, 429 | 502..=504)

@@ -10,12 +10,23 @@ use crate::error::{Error, Result};
 use crate::view::{Status, TaskId, TaskView};
 
 /// A task that was submitted. `O` is what its handler returns.
-#[derive(Clone, Debug)]
 pub struct TaskHandle<O> {
     client: Client,
     id: TaskId,
     deduplicated: bool,
     output: PhantomData<fn() -> O>,
+}
+
+impl<O> Clone for TaskHandle<O> {
+    fn clone(&self) -> Self {
+        Self::new(self.client.clone(), self.id.clone(), self.deduplicated)
+    }
+}
+
+impl<O> std::fmt::Debug for TaskHandle<O> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("TaskHandle").field(&self.id).finish()
+    }
 }
 
 impl<O> TaskHandle<O> {

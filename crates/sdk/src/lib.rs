@@ -78,6 +78,11 @@ pub mod __private {
     use crate::{IntoTaskError, TaskResult};
 
     /// A result of a handler, whatever its error.
+    #[diagnostic::on_unimplemented(
+        message = "a task returns a `Result`, or nothing",
+        label = "not a `Result` whose error is a `TaskError` or can be shown",
+        note = "return `TaskResult<{Self}>` and wrap the value in `Ok`"
+    )]
     pub trait Outcome {
         /// What comes out when it goes well.
         type Value;

@@ -1,5 +1,6 @@
 //! A task to be submitted: what it is and how it shall be treated.
 
+use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -122,6 +123,8 @@ pub(crate) struct Submission {
     pub(crate) parameters: Option<Box<RawValue>>,
     #[serde(flatten)]
     pub(crate) options: Options,
+    #[serde(skip)]
+    version: u32,
 }
 
 /// How a task shall be treated. What is not set follows the settings of its type, and then the defaults of its priority.
@@ -240,24 +243,35 @@ impl Options {
 }
 
 impl Submission {
+    /// The same, treated otherwise.
+    pub(crate) fn with(mut self, change: impl FnOnce(Options) -> Options) -> Self {
+        self.options = change(self.options);
+        self
+    }
+
+    /// Ready to go: with the version of its parameters, whatever was done to the options.
+    pub(crate) fn sealed(mut self) -> Self {
+        if self.version > 1 {
+            self.options.tags.insert(VERSION_TAG.to_owned(), self.version.to_string());
+        }
+        self
+    }
+
     /// A task of a type with its parameters.
     pub(crate) fn of<T: Task>(input: &T::Input) -> Result<Self> {
         let what = || format!("the parameters of {}", T::NAME);
         let parameters = serde_json::value::to_raw_value(input).map_err(Error::json(what()))?;
         // A task without input is `{}` like one that was submitted without parameters.
-        let parameters = (parameters.get() != "null").then_some(parameters);
-        let mut options = T::options();
-        if T::VERSION != 1 {
-            options.tags.insert(VERSION_TAG.to_owned(), T::VERSION.to_string());
-        }
-        Ok(Self { task_type: T::NAME.to_owned(), parameters, options })
+        let has_input = TypeId::of::<T::Input>() != TypeId::of::<()>();
+        let parameters = has_input.then_some(parameters);
+        Ok(Self { task_type: T::NAME.to_owned(), parameters, options: T::options(), version: T::VERSION })
     }
 
     /// A task of a type that is only known by name.
     pub(crate) fn untyped(task_type: String, parameters: &Value) -> Result<Self> {
         let what = format!("the parameters of {task_type}");
         let parameters = serde_json::value::to_raw_value(parameters).map_err(Error::json(what))?;
-        Ok(Self { task_type, parameters: Some(parameters), options: Options::default() })
+        Ok(Self { task_type, parameters: Some(parameters), options: Options::default(), version: 1 })
     }
 }
 
@@ -302,7 +316,7 @@ mod tests {
 
     #[test]
     fn what_is_not_set_is_not_sent() {
-        let task = Submission { task_type: "t".into(), parameters: None, options: Options::default() };
+        let task = Submission { task_type: "t".into(), ..Submission::default() };
         assert_eq!(serde_json::to_string(&task).expect("JSON"), r#"{"task_type":"t"}"#);
         let options = Options::default()
             .queue("mail")

@@ -132,6 +132,11 @@ impl TaskError {
         matches!(&*self.0, Ending::Failed(failure) if failure.retriable == Some(false))
     }
 
+    /// Whether it is a failure that may pass.
+    pub(crate) fn is_trouble(&self) -> bool {
+        matches!(&*self.0, Ending::Failed(failure) if failure.retriable != Some(false))
+    }
+
     /// How long it wants to wait, if it is a snooze.
     pub fn snoozed_for(&self) -> Option<Duration> {
         match &*self.0 {

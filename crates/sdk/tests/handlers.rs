@@ -44,17 +44,19 @@ async fn a_task_goes_in_typed_and_comes_out_typed() {
 }
 
 #[task(name = "sums.add")]
-async fn add(numbers: (i64, i64)) -> i64 {
-    numbers.0 + numbers.1
+async fn add(numbers: (i64, i64)) -> TaskResult<i64> {
+    Ok(numbers.0 + numbers.1)
+}
+
+type Fallible<T> = Result<T, String>;
+
+#[task]
+async fn shown_error(text: String) -> Fallible<u32> {
+    Err(format!("I do not like {text}"))
 }
 
 #[task]
 async fn nothing() {}
-
-#[task]
-async fn shown_error(text: String) -> Result<(), String> {
-    Err(format!("I do not like {text}"))
-}
 
 #[tokio::test]
 async fn functions_of_many_shapes_are_tasks() {
@@ -69,7 +71,7 @@ async fn functions_of_many_shapes_are_tasks() {
     let Err(Error::TaskDidNotSucceed(view)) = failed.result_within(PATIENCE).await else { panic!("it failed") };
     assert_eq!(view.error.as_ref().unwrap().message, "I do not like spam");
     // The function is still a function.
-    assert_eq!(self::add((1, 1)).await, 2);
+    assert_eq!(self::add((1, 1)).await.unwrap(), 2);
     worker.shutdown().await;
 }
 
@@ -300,6 +302,73 @@ async fn a_handler_out_of_time_is_stopped() {
     worker.shutdown().await;
 }
 
+#[task]
+async fn slow_first_time(context: Context, (): ()) -> TaskResult<u32> {
+    if context.attempt() == 1 {
+        // Deaf: it still runs when its second attempt has come back to this very worker.
+        std::future::pending::<()>().await;
+    }
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    Ok(context.attempt())
+}
+
+#[tokio::test]
+async fn two_attempts_at_one_task_do_not_take_each_others_place() {
+    let client = in_memory();
+    let worker = Worker::new(&client).handle::<slow_first_time>().stop_grace(Duration::from_millis(300));
+    let worker = worker.start().await.unwrap();
+    let task = client
+        .enqueue::<slow_first_time>(())
+        .timeout(Duration::from_secs(1))
+        .retry(Retry::fixed(Duration::from_millis(10)).without_jitter())
+        .await
+        .unwrap();
+    assert_eq!(task.result_within(PATIENCE).await.unwrap(), 2, "the second attempt is heard");
+    worker.shutdown().await;
+}
+
+struct PanicsWhenDropped;
+
+impl Drop for PanicsWhenDropped {
+    fn drop(&mut self) {
+        assert!(std::thread::panicking(), "dropped");
+    }
+}
+
+#[task]
+async fn drops_badly((): ()) -> TaskResult<()> {
+    let _guard = PanicsWhenDropped;
+    std::future::pending().await
+}
+
+#[tokio::test]
+async fn a_panic_in_a_drop_gives_the_slot_back() {
+    let client = in_memory();
+    let worker = running(Worker::new(&client).handle::<drops_badly>().handle::<add>().concurrency(1)).await;
+    let bad = client.enqueue::<drops_badly>(()).await.unwrap();
+    until("running", async || worker.tasks_held() == 1).await;
+    bad.cancel().await.unwrap();
+    let next = client.enqueue::<add>((1, 2)).await.unwrap();
+    assert_eq!(next.result_within(PATIENCE).await.unwrap(), 3);
+    worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn tasks_are_given_back_when_the_runtime_goes_away() {
+    let client = in_memory();
+    let of_worker = client.clone();
+    let task = client.enqueue::<waits>(false).await.unwrap();
+    let other = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let worker = Worker::new(&of_worker).handle::<waits>().start().await.unwrap();
+            until("running", async || worker.tasks_held() == 1).await;
+        });
+    });
+    other.join().unwrap();
+    until("given back", async || task.view().await.unwrap().status == Status::Queued).await;
+}
+
 #[tokio::test]
 async fn what_does_not_finish_at_shutdown_is_released() {
     let client = in_memory();
@@ -383,6 +452,8 @@ async fn a_worker_that_cannot_work_says_so() {
     assert!(error.contains("no handlers"), "{error}");
     let error = Worker::new(&client).handle::<nothing>().concurrency(0).start().await.unwrap_err().to_string();
     assert!(error.contains("from 1 to 10000"), "{error}");
+    let error = Worker::new(&client).handle::<nothing>().handle_limited::<nothing>(2).start().await.unwrap_err();
+    assert!(error.to_string().contains("two handlers"), "{error}");
 }
 
 #[tokio::test]

@@ -58,6 +58,7 @@ fn version(context: &Context) -> TaskResult<u32> {
 
 /// Runs the handler of an attempt and reports its end.
 pub(crate) async fn supervise(lane: Arc<Lane>, attempt: Arc<Attempt>) {
+    let mut end = End { lane: &lane, attempt: Some(Arc::clone(&attempt)) };
     let task = &attempt.task;
     let span = tracing::info_span!(
         "task",
@@ -78,7 +79,26 @@ pub(crate) async fn supervise(lane: Arc<Lane>, attempt: Arc<Attempt>) {
     }
     .instrument(span)
     .await;
+    end.attempt = None;
     lane.ended(attempt, outcome);
+}
+
+/// Whatever happens, an attempt has an end: a panic where nobody catches it, a runtime that goes away.
+struct End<'a> {
+    lane: &'a Lane,
+    attempt: Option<Arc<Attempt>>,
+}
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        let Some(attempt) = self.attempt.take() else { return };
+        let outcome = if std::thread::panicking() {
+            outcome_of(Err(panicked(&"a panic while the handler was dropped")), &attempt)
+        } else {
+            Outcome::Released
+        };
+        self.lane.ended(attempt, outcome);
+    }
 }
 
 /// The handler's future. Making it runs the handler's own code, which may panic.
@@ -117,6 +137,10 @@ async fn run(handler: Running, lane: &Lane, attempt: &Attempt) -> TaskResult<Opt
         return ended;
     }
     tracing::warn!(?reason, "the handler did not stop and is dropped");
+    // What it leaves behind may panic while it is dropped.
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(handler))) {
+        return Err(panicked(&*payload));
+    }
     match reason {
         StopReason::TimedOut => {
             let ran = attempt.started.elapsed();

@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::client::path_part;
-use crate::protocol::Registered;
+use crate::protocol::{Health, Registered};
 
 /// The id and rhythm that registration gave. They change when a server that forgot the worker is told about it again.
 #[derive(Debug, Default)]
@@ -14,6 +14,7 @@ pub(crate) struct Identity(Mutex<Known>);
 struct Known {
     worker_id: Option<String>,
     heartbeat: Duration,
+    health: Option<Health>,
 }
 
 impl Identity {
@@ -25,15 +26,27 @@ impl Identity {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Known {
             worker_id: Some(answer.worker_id.clone()),
             heartbeat: Duration::from_millis(answer.heartbeat_interval_ms.max(10)),
+            health: None,
         };
     }
 
-    /// The server does not know this worker any more.
-    pub(crate) fn forgotten(&self, worker_id: &str) {
+    /// The server does not know this id any more; false if that is no news.
+    pub(crate) fn forgotten(&self, worker_id: &str) -> bool {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.worker_id.as_deref() == Some(worker_id) {
+        let is_news = known.worker_id.as_deref() == Some(worker_id);
+        if is_news {
             known.worker_id = None;
         }
+        is_news
+    }
+
+    /// What the last heartbeat said of the machine.
+    pub(crate) fn health(&self) -> Option<Health> {
+        self.known().health
+    }
+
+    pub(crate) fn keep_health(&self, health: Option<Health>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).health = health;
     }
 
     pub(crate) fn worker_id(&self) -> Option<String> {

@@ -31,6 +31,8 @@ use crate::worker::outbox::{Outbox, Unsent};
 const POLL_WAIT: Duration = Duration::from_secs(25);
 /// How long an answer may take beyond that.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// A waiting poll that comes back with nothing and has more than this left is not to be repeated at once.
+const EARLY: Duration = Duration::from_secs(5);
 /// A second call with results is worth its while from this many on.
 const SECOND_CALL_RESULTS: usize = 16;
 
@@ -42,8 +44,9 @@ pub(crate) struct Lane {
     pub(crate) identity: Arc<Identity>,
     pub(crate) common: Arc<Common>,
     free: AtomicUsize,
-    /// Every task whose lease must be renewed: those that run, and those whose result is not acknowledged yet.
-    held: Mutex<HashMap<TaskId, Arc<Attempt>>>,
+    /// Every attempt whose lease must be renewed: those that run, and those whose result is not acknowledged yet. By
+    /// lease token: two attempts at one task may be here at once, one of them lost.
+    held: Mutex<HashMap<String, Arc<Attempt>>>,
     outbox: Outbox,
     wake: Notify,
     /// The connections were found dead: a poll that waits on one waits in vain.
@@ -56,10 +59,20 @@ type CallFuture = Pin<Box<dyn Future<Output = Done> + Send>>;
 struct Done {
     /// Slots that it asked tasks for.
     reserved: usize,
+    /// How much of its wait was left when it came back.
+    came_early_by: Duration,
     /// Results that it carried.
     carried: Vec<Unsent>,
     worker_id: String,
     answer: Result<Polled>,
+}
+
+/// How a poll came back.
+enum Came {
+    /// With something, or after its wait.
+    WithNews,
+    /// With nothing, long before its wait was over.
+    Early,
 }
 
 /// The calls under way.
@@ -89,7 +102,7 @@ impl Lane {
         }
     }
 
-    fn held(&self) -> MutexGuard<'_, HashMap<TaskId, Arc<Attempt>>> {
+    fn held(&self) -> MutexGuard<'_, HashMap<String, Arc<Attempt>>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -98,9 +111,9 @@ impl Lane {
         self.held().values().cloned().collect()
     }
 
-    /// How many slots are taken.
+    /// How many tasks it has.
     pub(crate) fn load(&self) -> usize {
-        self.capacity - self.free.load(Ordering::Relaxed).min(self.capacity)
+        self.held().len()
     }
 
     pub(crate) fn unsent_results(&self) -> usize {
@@ -112,16 +125,20 @@ impl Lane {
         self.held().is_empty()
     }
 
-    /// Tells an attempt to stop, if this worker has it.
-    pub(crate) fn stop(&self, task: &TaskId, reason: StopReason) {
-        if let Some(attempt) = self.held().get(task) {
-            attempt.stop.stop(reason);
+    /// Tells whoever works on a cancelled task to stop.
+    pub(crate) fn cancelled(&self, task: &TaskId) {
+        for attempt in self.held().values().filter(|attempt| attempt.task.task_id == *task) {
+            attempt.stop.stop(StopReason::Cancelled);
         }
     }
 
     /// Nothing more is owed to the server about these: they were released, or the worker is forgotten.
     pub(crate) fn let_go_all(&self, reason: StopReason) {
-        self.take_rest(reason);
+        let lost = self.take_rest(reason).into_iter().filter(|result| !matches!(result.outcome, Outcome::Released));
+        for result in lost {
+            self.common.stats.lost();
+            tracing::error!(task_id = %result.task_id, "a result is lost: the server does not know its worker any more");
+        }
     }
 
     /// What has to be said to the server before this worker leaves: results that were not sent yet, and that everything
@@ -152,7 +169,7 @@ impl Lane {
         {
             // Whoever let it go has spoken for it. Under the lock, so that nobody does so in between.
             let held = self.held();
-            if held.contains_key(&attempt.task.task_id) {
+            if held.contains_key(&attempt.task.lease_token) {
                 attempt.has_ended.store(true, Ordering::Release);
                 self.outbox.push(Unsent::new(attempt, outcome));
             }
@@ -191,8 +208,14 @@ impl Lane {
                 calls.drop_waiting(&self);
             }
             let is_stopping = self.common.stopping.is_stopped();
-            if is_stopping && self.is_idle() {
-                return;
+            if is_stopping {
+                if self.is_idle() {
+                    return;
+                }
+                // One that waits for tasks must not bring any more; what it may have got is given back.
+                if calls.waiting.as_ref().is_some_and(|(reserved, _)| *reserved > 0) {
+                    calls.drop_waiting(&self);
+                }
             }
             if quiet_until.is_none_or(|until| until <= Instant::now()) {
                 quiet_until = None;
@@ -209,19 +232,18 @@ impl Lane {
             tokio::select! {
                 done = calls.next() => {
                     match self.finish_call(done) {
-                        Ok(()) => backoff.reset(),
+                        Ok(Came::WithNews) => backoff.reset(),
+                        Ok(Came::Early) => quiet_until = Some(Instant::now() + backoff.next()),
                         Err(error) => {
-                            let pause = backoff.next();
+                            let asked = error.problem().and_then(|problem| problem.retry_after_seconds);
+                            let pause = backoff.next().max(Duration::from_secs(asked.unwrap_or(0)));
                             tracing::warn!(%error, ?pause, "no answer to a poll; trying again");
                             quiet_until = Some(Instant::now() + pause);
                         }
                     }
                 }
                 () = self.wake.notified() => {}
-                _ = self.common.stopping.stopped(), if !is_stopping => {
-                    // Dropping a poll that waits gives back whatever it may have got.
-                    calls.drop_waiting(&self);
-                }
+                _ = self.common.stopping.stopped(), if !is_stopping => {}
                 () = sleep_until(quiet_until) => {}
             }
         }
@@ -263,47 +285,56 @@ impl Lane {
             results: &results,
         };
         let path = Identity::path_of(&worker_id, "poll");
+        let begun = Instant::now();
         let answer = self.common.client.post_once(&path, &body, wait + ANSWER_WITHIN).await;
         drop(results);
-        Done { reserved, carried, worker_id, answer }
+        Done { reserved, came_early_by: wait.saturating_sub(begun.elapsed()), carried, worker_id, answer }
     }
 
     /// Takes what a call brought. An error means that the server could not be talked to.
-    fn finish_call(self: &Arc<Self>, done: Done) -> Result<()> {
-        let Done { reserved, carried, worker_id, answer } = done;
+    fn finish_call(self: &Arc<Self>, done: Done) -> Result<Came> {
+        let Done { reserved, came_early_by, carried, worker_id, answer } = done;
         match answer {
             Ok(polled) => {
                 self.common.stats.connected();
                 for task in &polled.cancel {
-                    self.stop(task, StopReason::Cancelled);
+                    self.cancelled(task);
                 }
                 self.settle(carried, &polled);
                 self.give_back(reserved.saturating_sub(polled.tasks.len()));
+                // A server that shuts down answers at once with nothing, over and over.
+                let is_early = polled.tasks.is_empty() && polled.cancel.is_empty() && came_early_by > EARLY;
                 for task in polled.tasks {
                     self.start(task);
                 }
-                Ok(())
+                Ok(if is_early { Came::Early } else { Came::WithNews })
             }
             Err(Error::Refused(problem)) if problem.code == "worker_not_found" => {
                 // Forgotten: after a very long silence, or because the store is another one now. What this worker held
                 // is not its own any more.
-                tracing::warn!(worker_id, "the server does not know this worker any more; registering again");
-                self.identity.forgotten(&worker_id);
                 self.give_back(reserved);
-                self.let_go_all(StopReason::LeaseLost);
-                Ok(())
+                self.forgotten(&worker_id);
+                Ok(Came::WithNews)
             }
-            Err(Error::Refused(problem)) if !problem.is_passing() && !carried.is_empty() => {
+            Err(Error::Refused(problem)) if problem.blames_the_body() && !carried.is_empty() => {
                 // A call that is refused as a whole has a result in it that Windlass cannot take.
                 self.give_back(reserved);
                 self.refused(carried, &problem.to_string());
-                Ok(())
+                Ok(Came::WithNews)
             }
             Err(error) => {
                 self.give_back(reserved);
                 self.outbox.put_back(carried);
                 Err(error)
             }
+        }
+    }
+
+    /// The server does not know the worker by this id any more. Nothing to do if it has another one by now.
+    pub(crate) fn forgotten(&self, worker_id: &str) {
+        if self.identity.forgotten(worker_id) {
+            tracing::warn!(worker_id, "the server does not know this worker any more; registering again");
+            self.let_go_all(StopReason::LeaseLost);
         }
     }
 
@@ -316,7 +347,7 @@ impl Lane {
                 continue;
             };
             if taken.acknowledged {
-                self.held().remove(unsent.task_id());
+                self.held().remove(unsent.token());
                 self.common.stats.settled(&unsent);
                 continue;
             }
@@ -331,9 +362,9 @@ impl Lane {
     }
 
     fn lost(&self, unsent: &Unsent) {
-        self.held().remove(unsent.task_id());
+        self.held().remove(unsent.token());
         // After a cancellation, a timeout or a lost lease the refusal is what was to be expected.
-        if unsent.attempt.stop.is_stopped() {
+        if unsent.was_stopped {
             tracing::debug!(task_id = %unsent.task_id(), "the end of a stopped attempt was refused, as expected");
         } else {
             self.common.stats.lost();
@@ -348,11 +379,14 @@ impl Lane {
     /// Results that Windlass does not take as they are: sent again one by one, and at last as failures that say why.
     fn refused(&self, refused: Vec<Unsent>, why: &str) {
         for unsent in refused {
-            match unsent.after_refusal(why) {
-                Some(simpler) => self.outbox.put_back(vec![simpler]),
-                None => {
-                    tracing::error!(why, "a result was refused in every form; the task will time out or lapse");
-                }
+            let (token, task_id) = (unsent.token().to_owned(), unsent.task_id().clone());
+            if let Some(simpler) = unsent.after_refusal(why) {
+                self.outbox.put_back(vec![simpler]);
+            } else {
+                // Its lease is not renewed any more, so that the server notices.
+                self.held().remove(&token);
+                self.common.stats.lost();
+                tracing::error!(%task_id, why, "a result was refused in every form; the lease will lapse");
             }
         }
     }
@@ -371,8 +405,13 @@ impl Lane {
             Arc::clone(&common.states),
             Arc::clone(&common.breakers),
         ));
-        self.held().insert(attempt.task.task_id.clone(), Arc::clone(&attempt));
-        tokio::spawn(attempt::supervise(Arc::clone(self), attempt));
+        self.held().insert(attempt.task.lease_token.clone(), Arc::clone(&attempt));
+        if self.common.stopping.is_stopped() {
+            // It was under way when the worker stopped: somebody else shall have it.
+            self.ended(attempt, Outcome::Released);
+        } else {
+            tokio::spawn(attempt::supervise(Arc::clone(self), attempt));
+        }
     }
 }
 

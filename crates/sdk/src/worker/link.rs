@@ -10,13 +10,15 @@ use crate::backoff::Backoff;
 use crate::client::Client;
 use crate::context::Attempt;
 use crate::error::Error;
-use crate::protocol::{Acknowledged, Beaten, Health, Heartbeat, Held, StepCall};
+use crate::protocol::{Acknowledged, Beaten, Heartbeat, Held, StepCall};
 use crate::stop::StopReason;
 use crate::task_error::{TaskError, TaskResult};
 use crate::worker::identity::Identity;
 
 /// How long one call of a handler may take before it is sent again.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often a renewal that a handler asks for is tried.
+const RENEW_TRIES: u32 = 5;
 
 /// What a handler talks through: a live worker, or nothing at all in a test of the handler alone.
 #[derive(Clone, Debug)]
@@ -48,15 +50,28 @@ impl Link {
     /// Renews one lease; false if it is lost.
     pub(crate) async fn renew(&self, attempt: &Attempt) -> TaskResult<bool> {
         let Self::Live { client, identity, .. } = self else { return Ok(true) };
+        // A heartbeat tells of the whole worker, so it says what the last one said.
+        let status = if attempt.shutdown.is_stopped() { "draining" } else { "active" };
         let held = Held { task_id: &attempt.task.task_id, lease_token: &attempt.task.lease_token };
-        let beat: Heartbeat<'_> =
-            Heartbeat { current_load: 1, status: "active", tasks: vec![held], health: None::<Health> };
-        let beaten: Beaten = client.post_once(&identity.path("heartbeat"), &beat, CALL_TIMEOUT).await?;
-        let is_held = !beaten.lost.contains(&attempt.task.task_id) && !beaten.cancel.contains(&attempt.task.task_id);
-        if !is_held {
+        let beat = Heartbeat { current_load: 1, status, tasks: vec![held], health: identity.health() };
+        let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_millis(500));
+        let mut tries_left = RENEW_TRIES;
+        let beaten: Beaten = loop {
+            tries_left -= 1;
+            match client.post_once(&identity.path("heartbeat"), &beat, CALL_TIMEOUT).await {
+                Ok(beaten) => break beaten,
+                Err(error) if tries_left == 0 || error.problem().is_some_and(|problem| !problem.is_passing()) => {
+                    return Err(error.into());
+                }
+                Err(_) => tokio::time::sleep(backoff.next()).await,
+            }
+        };
+        if beaten.cancel.contains(&attempt.task.task_id) {
+            attempt.stop.stop(StopReason::Cancelled);
+        } else if beaten.lost.contains(&attempt.task.task_id) {
             attempt.stop.stop(StopReason::LeaseLost);
         }
-        Ok(is_held)
+        Ok(!attempt.stop.is_stopped())
     }
 
     /// Stores the result of a step, however long Windlass is away, as long as the attempt is wanted.
@@ -68,7 +83,7 @@ impl Link {
             let stored = client.post_once::<Acknowledged>(&identity.path("step"), &body, CALL_TIMEOUT).await;
             let trouble = match stored {
                 Ok(Acknowledged {}) => return Ok(()),
-                Err(Error::Refused(problem)) if !problem.is_passing() => {
+                Err(Error::Refused(problem)) if problem.blames_the_body() || problem.is_about_the_lease() => {
                     if problem.code == "lease_lost" {
                         attempt.stop.stop(StopReason::LeaseLost);
                     }

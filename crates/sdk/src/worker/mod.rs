@@ -12,7 +12,7 @@ mod pulse;
 mod stats;
 
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -249,8 +249,8 @@ impl Worker {
     /// Runs until SIGTERM or SIGINT: then no new tasks, what runs may finish within the shutdown timeout, the rest is
     /// released, and this returns. A second signal ends the process at once.
     ///
-    /// A handler that has not given its thread back by then would keep the process alive without end; so, its task
-    /// released, the process exits with 0.
+    /// A handler that has not given its thread back by then would keep the process alive without end. So, where tasks had
+    /// to be released, the program has three seconds to end by itself; then it exits with 0.
     pub async fn run(self) -> Result<()> {
         let running = self.begin(true).await?;
         running.stopped().await;
@@ -270,6 +270,10 @@ impl Worker {
         lanes.extend(self.limited);
         if lanes.is_empty() {
             return Err(Error::Worker("it has no handlers; add some with Worker::handle".to_owned()));
+        }
+        let mut seen = HashSet::new();
+        if let Some(twice) = lanes.iter().flat_map(|(types, _)| types).find(|name| !seen.insert(name.as_str())) {
+            return Err(Error::Worker(format!("{twice} has two handlers")));
         }
         if let Some((types, tasks)) = lanes.iter().find(|(_, tasks)| !(1..=CONCURRENCY_MAX).contains(tasks)) {
             let message =
@@ -312,14 +316,29 @@ impl Worker {
         }
         .start()?;
         let loops: Vec<JoinHandle<()>> = lanes.iter().map(|lane| tokio::spawn(Arc::clone(lane).run())).collect();
+        let end = EndOfLanes { stopping: common.stopping.clone(), lanes_ended };
         tokio::spawn(async move {
+            let _end = end;
             for each in loops {
                 // A loop that panicked has ended, too.
                 let _ = each.await;
             }
-            lanes_ended.stop(StopReason::Shutdown);
         });
         Ok(RunningWorker { common, lanes, left })
+    }
+}
+
+/// However the loops come to their end, also with the runtime they run on: without them the worker must not keep its
+/// tasks.
+struct EndOfLanes {
+    stopping: StopToken,
+    lanes_ended: StopToken,
+}
+
+impl Drop for EndOfLanes {
+    fn drop(&mut self) {
+        self.stopping.stop(StopReason::Shutdown);
+        self.lanes_ended.stop(StopReason::Shutdown);
     }
 }
 

@@ -20,6 +20,8 @@ pub(crate) struct Unsent {
     pub(crate) outgoing: Outgoing,
     /// How long the attempt took.
     pub(crate) took: Duration,
+    /// The attempt had been told to stop when it ended: nobody will miss its result.
+    pub(crate) was_stopped: bool,
     /// How often it was refused, and whether it must go alone to find out whether it is the one at fault.
     refusals: u32,
 }
@@ -29,11 +31,16 @@ impl Unsent {
         let outgoing =
             Outgoing { task_id: attempt.task.task_id.clone(), lease_token: attempt.task.lease_token.clone(), outcome };
         let took = attempt.started.elapsed();
-        Self { attempt, outgoing, took, refusals: 0 }
+        let was_stopped = attempt.stop.is_stopped();
+        Self { attempt, outgoing, took, was_stopped, refusals: 0 }
     }
 
     pub(crate) fn task_id(&self) -> &TaskId {
         &self.outgoing.task_id
+    }
+
+    pub(crate) fn token(&self) -> &str {
+        &self.outgoing.lease_token
     }
 
     /// What to try after a refusal: first the same alone, then a failure that tells what was wrong, then nothing.

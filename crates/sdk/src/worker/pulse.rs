@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::client::Client;
+use crate::context::Attempt;
 use crate::error::{Error, Result};
 use crate::protocol::{Beaten, Heartbeat, Held, Outcome, ProgressCall, ProgressTaken, Results};
 use crate::stop::{StopReason, StopToken};
@@ -24,8 +25,8 @@ const AFTER_FAILURE: Duration = Duration::from_secs(1);
 const FAILURES_UNTIL_REBUILD: u32 = 3;
 /// What is said to a server while leaving must be said quickly.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// The application's own runtime may take this long to notice that the worker has stopped.
-const RUNTIME_GRACE: Duration = Duration::from_secs(2);
+/// After handlers had to be abandoned, the program has this long to end by itself.
+const RUNTIME_GRACE: Duration = Duration::from_secs(3);
 
 /// See the module.
 pub(crate) struct Pulse {
@@ -71,8 +72,9 @@ impl Pulse {
 
         self.common.stopping.stopped().await;
         let timeout = self.common.settings.shutdown_timeout;
+        let mut abandoned = 0;
         if tokio::time::timeout(timeout, self.lanes_ended.stopped()).await.is_err() {
-            release_rest(&self.lanes, &client).await;
+            abandoned = release_rest(&self.lanes, &client).await;
         }
         beats.abort();
         progress.abort();
@@ -80,9 +82,11 @@ impl Pulse {
             deregister(lane, &client).await;
         }
         self.left.stop(StopReason::Shutdown);
-        if self.heeds_signals && tokio::time::timeout(RUNTIME_GRACE, self.lanes_ended.stopped()).await.is_err() {
-            // A handler blocks the application's runtime, which would wait for it without end. Its task is released.
-            tracing::warn!("a handler does not give its thread back; leaving without it");
+        if self.heeds_signals && abandoned > 0 {
+            // A handler that keeps its thread keeps the application's runtime, and with it the process, alive without
+            // end. Its task is released. If the program ends by itself, this thread ends with it.
+            tokio::time::sleep(RUNTIME_GRACE).await;
+            tracing::warn!(abandoned, "handlers do not give their threads back; leaving without them");
             std::process::exit(0);
         }
     }
@@ -113,15 +117,15 @@ async fn heed_signals(stopping: StopToken) {
     std::process::exit(130);
 }
 
-/// Sends what was not sent and gives back whatever still runs; those attempts do not count.
-async fn release_rest(lanes: &[Arc<Lane>], client: &Client) {
-    for lane in lanes {
-        let results = lane.take_rest(StopReason::Shutdown);
-        if results.is_empty() {
-            continue;
-        }
+/// Sends what was not sent and gives back whatever still runs; those attempts do not count. Says how many that were.
+async fn release_rest(lanes: &[Arc<Lane>], client: &Client) -> usize {
+    // All of them first: whatever goes wrong below, nobody goes on working for a worker that has left.
+    let rest: Vec<_> = lanes.iter().map(|lane| (lane, lane.take_rest(StopReason::Shutdown))).collect();
+    let mut abandoned = 0;
+    for (lane, results) in rest.into_iter().filter(|(_, results)| !results.is_empty()) {
         let path = lane.identity.path("result");
         let released = results.iter().filter(|result| matches!(result.outcome, Outcome::Released)).count();
+        abandoned += released;
         tracing::warn!(
             released,
             results = results.len() - released,
@@ -130,10 +134,10 @@ async fn release_rest(lanes: &[Arc<Lane>], client: &Client) {
         for results in results.chunks(CALL_RESULTS) {
             if let Err(error) = client.post_once::<serde_json::Value>(&path, &Results { results }, LAST_WORDS).await {
                 tracing::warn!(%error, "could not say it; these tasks come back when their leases lapse");
-                return;
             }
         }
     }
+    abandoned
 }
 
 async fn deregister(lane: &Lane, client: &Client) {
@@ -161,6 +165,7 @@ async fn beat(common: Arc<Common>, lanes: Arc<[Arc<Lane>]>, mut client: Client) 
         for lane in &*lanes {
             let Some(worker_id) = lane.identity.worker_id() else { continue };
             let attempts = lane.attempts();
+            lane.identity.keep_health(health);
             let status = if common.stopping.is_stopped() { "draining" } else { "active" };
             let tasks: Vec<_> = attempts.iter().map(|attempt| held_of(attempt)).collect();
             let body = Heartbeat { current_load: lane.load(), status, tasks, health };
@@ -169,12 +174,9 @@ async fn beat(common: Arc<Common>, lanes: Arc<[Arc<Lane>]>, mut client: Client) 
             match client.post_once::<Beaten>(&path, &body, timeout).await {
                 Ok(beaten) => {
                     common.stats.connected();
-                    heed(lane, &common, &beaten);
+                    heed(lane, &attempts, &common, &beaten);
                 }
-                Err(Error::Refused(problem)) if problem.code == "worker_not_found" => {
-                    lane.identity.forgotten(&worker_id);
-                    lane.let_go_all(StopReason::LeaseLost);
-                }
+                Err(Error::Refused(problem)) if problem.code == "worker_not_found" => lane.forgotten(&worker_id),
                 Err(error) => {
                     answered = false;
                     common.stats.heartbeat_failed();
@@ -198,16 +200,18 @@ async fn beat(common: Arc<Common>, lanes: Arc<[Arc<Lane>]>, mut client: Client) 
     }
 }
 
-fn held_of(attempt: &Arc<crate::context::Attempt>) -> Held<'_> {
+fn held_of(attempt: &Arc<Attempt>) -> Held<'_> {
     Held { task_id: &attempt.task.task_id, lease_token: &attempt.task.lease_token }
 }
 
-fn heed(lane: &Lane, common: &Common, beaten: &Beaten) {
+/// Does what the answer to a heartbeat asks for.
+fn heed(lane: &Lane, named: &[Arc<Attempt>], common: &Common, beaten: &Beaten) {
     for task in &beaten.cancel {
-        lane.stop(task, StopReason::Cancelled);
+        lane.cancelled(task);
     }
-    for task in &beaten.lost {
-        lane.stop(task, StopReason::LeaseLost);
+    // Only what this heartbeat named: by now a newer attempt at the same task may be here.
+    for attempt in named.iter().filter(|attempt| beaten.lost.contains(&attempt.task.task_id)) {
+        attempt.stop.stop(StopReason::LeaseLost);
     }
     if beaten.should_drain && !common.stopping.is_stopped() {
         tracing::info!("drained by an operator: no new tasks; stops when what runs has finished");
