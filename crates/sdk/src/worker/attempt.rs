@@ -7,8 +7,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Once};
 use std::task::{Context as TaskContext, Poll};
+use std::time::Duration;
 
 use serde_json::value::RawValue;
+use tokio::time::Instant;
 use tracing::Instrument;
 
 use crate::context::{Attempt, Context};
@@ -21,7 +23,7 @@ use crate::worker::common::Handler;
 use crate::worker::lane::Lane;
 
 /// A newer version than this program knows: another worker will know it, soon.
-const NEWER_VERSION_SNOOZE: std::time::Duration = std::time::Duration::from_secs(15);
+const NEWER_VERSION_SNOOZE: Duration = Duration::from_secs(15);
 
 /// What a log line shows of an error.
 const LOGGED_CHARS: usize = 200;
@@ -56,10 +58,26 @@ fn version(context: &Context) -> TaskResult<u32> {
     })
 }
 
-/// Runs the handler of an attempt and reports its end.
-pub(crate) async fn supervise(lane: Arc<Lane>, attempt: Arc<Attempt>) {
-    let mut end = End { lane: &lane, attempt: Some(Arc::clone(&attempt)) };
+/// Runs the handler of an attempt and reports its end; then goes on with whoever waits for the slot.
+pub(crate) async fn supervise(lane: Arc<Lane>, first: Arc<Attempt>) {
+    let mut next = Some(first);
+    while let Some(attempt) = next.take() {
+        let mut end = End { lane: &lane, attempt: Some(Arc::clone(&attempt)) };
+        let begun = Instant::now();
+        let outcome = run_and_tell(&lane, &attempt).await;
+        end.attempt = None;
+        next = lane.ended(attempt, outcome, begun.elapsed());
+        // Handlers that never wait must not keep others of this runtime waiting.
+        tokio::task::coop::consume_budget().await;
+    }
+}
+
+async fn run_and_tell(lane: &Lane, attempt: &Arc<Attempt>) -> Outcome {
     let task = &attempt.task;
+    if attempt.stop.is_stopped() {
+        // While it waited for a slot.
+        return Outcome::Released;
+    }
     let span = tracing::info_span!(
         "task",
         task_id = %task.task_id,
@@ -67,25 +85,23 @@ pub(crate) async fn supervise(lane: Arc<Lane>, attempt: Arc<Attempt>) {
         attempt = task.attempt,
         trace_id = task.trace_id,
     );
-    let outcome = async {
+    async {
         let outcome = match lane.common.handlers.get(&task.task_type) {
-            Some(handler) => run(begin(handler, &attempt), &lane, &attempt).await,
+            Some(handler) => run(begin(handler, attempt), lane, attempt).await,
             // Registered types have handlers: this server gave what was not asked for.
             None => {
                 Err(TaskError::retry(format!("this worker has no handler for {}", task.task_type)).code("no_handler"))
             }
         };
-        outcome_of(outcome, &attempt)
+        outcome_of(outcome, attempt)
     }
     .instrument(span)
-    .await;
-    end.attempt = None;
-    lane.ended(attempt, outcome);
+    .await
 }
 
 /// Whatever happens, an attempt has an end: a panic where nobody catches it, a runtime that goes away.
 struct End<'a> {
-    lane: &'a Lane,
+    lane: &'a Arc<Lane>,
     attempt: Option<Arc<Attempt>>,
 }
 
@@ -97,7 +113,10 @@ impl Drop for End<'_> {
         } else {
             Outcome::Released
         };
-        self.lane.ended(attempt, outcome);
+        let next = self.lane.ended(attempt, outcome, Duration::ZERO);
+        if let (Some(next), Ok(runtime)) = (next, tokio::runtime::Handle::try_current()) {
+            runtime.spawn(supervise(Arc::clone(self.lane), next));
+        }
     }
 }
 
@@ -131,7 +150,7 @@ async fn run(handler: Running, lane: &Lane, attempt: &Attempt) -> TaskResult<Opt
     let grace = match reason {
         StopReason::Cancelled | StopReason::TimedOut | StopReason::LeaseLost => lane.common.settings.stop_grace,
         // It had the whole shutdown timeout.
-        StopReason::Shutdown => std::time::Duration::ZERO,
+        StopReason::Shutdown => Duration::ZERO,
     };
     if let Ok(ended) = tokio::time::timeout(grace, &mut handler).await {
         return ended;

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll as Ready;
 use std::time::Duration;
@@ -26,6 +26,7 @@ use crate::worker::common::Common;
 use crate::worker::identity::Identity;
 use crate::worker::link::Link;
 use crate::worker::outbox::{Outbox, Unsent};
+use crate::worker::slots::Slots;
 
 /// How long a poll waits for work. Shorter than what proxies commonly cut off.
 const POLL_WAIT: Duration = Duration::from_secs(25);
@@ -33,6 +34,8 @@ const POLL_WAIT: Duration = Duration::from_secs(25);
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// A waiting poll that comes back with nothing and has more than this left is not to be repeated at once.
 const EARLY: Duration = Duration::from_secs(5);
+/// A worker without room listens to cancellations by a poll of its own after this time.
+const LISTEN_AFTER: Duration = Duration::from_secs(1);
 /// A second call with results is worth its while from this many on.
 const SECOND_CALL_RESULTS: usize = 16;
 
@@ -43,7 +46,7 @@ pub(crate) struct Lane {
     pub(crate) capacity: usize,
     pub(crate) identity: Arc<Identity>,
     pub(crate) common: Arc<Common>,
-    free: AtomicUsize,
+    slots: Slots,
     /// Every attempt whose lease must be renewed: those that run, and those whose result is not acknowledged yet. By
     /// lease token: two attempts at one task may be here at once, one of them lost.
     held: Mutex<HashMap<String, Arc<Attempt>>>,
@@ -94,7 +97,7 @@ impl Lane {
             capacity,
             identity: Arc::default(),
             common,
-            free: AtomicUsize::new(capacity),
+            slots: Slots::new(capacity),
             held: Mutex::default(),
             outbox: Outbox::default(),
             wake: Notify::new(),
@@ -164,8 +167,20 @@ impl Lane {
         self.wake.notify_one();
     }
 
-    /// The end of an attempt: its slot is free, its result goes out.
-    pub(crate) fn ended(&self, attempt: Arc<Attempt>, outcome: Outcome) {
+    /// The end of an attempt whose handler ran: its result goes out, and its slot to the one that is given back.
+    pub(crate) fn ended(&self, attempt: Arc<Attempt>, outcome: Outcome, took: Duration) -> Option<Arc<Attempt>> {
+        self.report(attempt, outcome);
+        self.slots.ended(took)
+    }
+
+    /// Gives back what was claimed ahead and not begun.
+    fn release(&self, attempts: Vec<Arc<Attempt>>) {
+        for attempt in attempts {
+            self.report(attempt, Outcome::Released);
+        }
+    }
+
+    fn report(&self, attempt: Arc<Attempt>, outcome: Outcome) {
         {
             // Whoever let it go has spoken for it. Under the lock, so that nobody does so in between.
             let held = self.held();
@@ -174,7 +189,6 @@ impl Lane {
                 self.outbox.push(Unsent::new(attempt, outcome));
             }
         }
-        self.free.fetch_add(1, Ordering::Relaxed);
         self.wake.notify_one();
     }
 
@@ -203,6 +217,7 @@ impl Lane {
         let mut calls = Calls::default();
         let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
         let mut quiet_until: Option<Instant> = None;
+        let mut listens = false;
         loop {
             if self.is_poll_suspect.swap(false, Ordering::Relaxed) {
                 calls.drop_waiting(&self);
@@ -216,7 +231,9 @@ impl Lane {
                 if calls.waiting.as_ref().is_some_and(|(reserved, _)| *reserved > 0) {
                     calls.drop_waiting(&self);
                 }
+                self.release(self.slots.take_ahead());
             }
+            self.release(self.slots.take_stale(Instant::now()));
             if quiet_until.is_none_or(|until| until <= Instant::now()) {
                 quiet_until = None;
                 if self.identity.worker_id().is_none() && !is_stopping {
@@ -227,8 +244,12 @@ impl Lane {
                     }
                     backoff.reset();
                 }
-                self.begin_calls(&mut calls, is_stopping);
+                let reads_on = std::mem::take(&mut listens);
+                self.begin_calls(&mut calls, is_stopping, reads_on);
             }
+            // With nothing under way, only heartbeats would tell of cancellations: after a moment a poll that asks for
+            // no task listens to them.
+            let listen_at = calls.is_empty().then(|| Instant::now() + LISTEN_AFTER);
             tokio::select! {
                 done = calls.next() => {
                     match self.finish_call(done) {
@@ -245,36 +266,36 @@ impl Lane {
                 () = self.wake.notified() => {}
                 _ = self.common.stopping.stopped(), if !is_stopping => {}
                 () = sleep_until(quiet_until) => {}
+                () = sleep_until(self.slots.stale_at()) => {}
+                () = sleep_until(listen_at) => listens = true,
             }
         }
     }
 
-    fn begin_calls(self: &Arc<Self>, calls: &mut Calls, is_stopping: bool) {
+    fn begin_calls(self: &Arc<Self>, calls: &mut Calls, is_stopping: bool, listens: bool) {
         let Some(worker_id) = self.identity.worker_id() else { return };
         let unsent = self.outbox.len();
         let carriers = calls.carriers.len();
         if unsent > 0 && (carriers == 0 || (carriers == 1 && unsent >= SECOND_CALL_RESULTS)) {
             let carried = self.outbox.take();
-            let reserved = if is_stopping { 0 } else { self.reserve() };
+            let reserved = if is_stopping { 0 } else { self.slots.reserve() };
             calls.carriers.push(Box::pin(Arc::clone(self).call(worker_id, reserved, carried, Duration::ZERO)));
-        } else if unsent == 0 && carriers == 0 && calls.waiting.is_none() {
+        } else if unsent == 0 && carriers == 0 {
+            if !is_stopping && !self.slots.are_full() && matches!(calls.waiting, Some((0, _))) {
+                // It only listens, and there is room for tasks.
+                calls.drop_waiting(self);
+            }
+            if calls.waiting.is_some() {
+                return;
+            }
             // Once it stops, it only waits to hear of cancellations.
-            let reserved = if is_stopping { 0 } else { self.reserve() };
-            if reserved > 0 || is_stopping {
+            let reserved = if is_stopping { 0 } else { self.slots.reserve() };
+            if reserved > 0 || is_stopping || listens {
                 let wait = if std::mem::take(&mut calls.lost_news) { Duration::ZERO } else { POLL_WAIT };
                 let call = Arc::clone(self).call(worker_id, reserved, Vec::new(), wait);
                 calls.waiting = Some((reserved, Box::pin(call)));
             }
         }
-    }
-
-    /// Takes all free slots.
-    fn reserve(&self) -> usize {
-        self.free.swap(0, Ordering::Relaxed)
-    }
-
-    fn give_back(&self, slots: usize) {
-        self.free.fetch_add(slots, Ordering::Relaxed);
     }
 
     async fn call(self: Arc<Self>, worker_id: String, reserved: usize, carried: Vec<Unsent>, wait: Duration) -> Done {
@@ -301,7 +322,7 @@ impl Lane {
                     self.cancelled(task);
                 }
                 self.settle(carried, &polled);
-                self.give_back(reserved.saturating_sub(polled.tasks.len()));
+                self.slots.give_back(reserved.saturating_sub(polled.tasks.len()));
                 // A server that shuts down answers at once with nothing, over and over.
                 let is_early = polled.tasks.is_empty() && polled.cancel.is_empty() && came_early_by > EARLY;
                 for task in polled.tasks {
@@ -312,18 +333,18 @@ impl Lane {
             Err(Error::Refused(problem)) if problem.code == "worker_not_found" => {
                 // Forgotten: after a very long silence, or because the store is another one now. What this worker held
                 // is not its own any more.
-                self.give_back(reserved);
+                self.slots.give_back(reserved);
                 self.forgotten(&worker_id);
                 Ok(Came::WithNews)
             }
             Err(Error::Refused(problem)) if problem.blames_the_body() && !carried.is_empty() => {
                 // A call that is refused as a whole has a result in it that Windlass cannot take.
-                self.give_back(reserved);
+                self.slots.give_back(reserved);
                 self.refused(carried, &problem.to_string());
                 Ok(Came::WithNews)
             }
             Err(error) => {
-                self.give_back(reserved);
+                self.slots.give_back(reserved);
                 self.outbox.put_back(carried);
                 Err(error)
             }
@@ -408,14 +429,19 @@ impl Lane {
         self.held().insert(attempt.task.lease_token.clone(), Arc::clone(&attempt));
         if self.common.stopping.is_stopped() {
             // It was under way when the worker stopped: somebody else shall have it.
-            self.ended(attempt, Outcome::Released);
-        } else {
+            self.slots.give_back(1);
+            self.report(attempt, Outcome::Released);
+        } else if let Some(attempt) = self.slots.admit(attempt, Instant::now()) {
             tokio::spawn(attempt::supervise(Arc::clone(self), attempt));
         }
     }
 }
 
 impl Calls {
+    fn is_empty(&self) -> bool {
+        self.carriers.is_empty() && self.waiting.is_none()
+    }
+
     /// The next call that comes back; pending for ever if there is none.
     async fn next(&mut self) -> Done {
         poll_fn(|context| {
@@ -440,7 +466,7 @@ impl Calls {
     fn drop_waiting(&mut self, lane: &Lane) {
         if let Some((reserved, call)) = self.waiting.take() {
             drop(call);
-            lane.give_back(reserved);
+            lane.slots.give_back(reserved);
             self.lost_news = true;
         }
     }

@@ -9,6 +9,7 @@ pub(crate) mod link;
 mod load;
 mod outbox;
 mod pulse;
+mod slots;
 mod stats;
 
 use std::any::Any;
