@@ -1,6 +1,7 @@
 //! The client commands as people and scripts run them: the real binary against a real server.
 
 mod commands_server;
+mod support;
 
 use commands_server::{Server, run, run_with};
 use serde_json::{Value, json};
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 /// What is in every answer of a command without `--json`, as a script would read it.
 #[test]
 fn a_task_is_enqueued_seen_and_waited_for() {
-    let server = Server::start("enqueue");
+    let server = Server::start();
     let id = server.ok(&[
         "enqueue",
         "send_email",
@@ -66,7 +67,7 @@ fn a_task_is_enqueued_seen_and_waited_for() {
 
 #[test]
 fn delays_files_keys_and_standard_input() {
-    let server = Server::start("sources");
+    let server = Server::start();
     let id = server.ok(&["enqueue", "report", "--delay", "1h30m"]);
     assert!(server.ok(&["get", id.trim()]).contains("in 1h 29m"));
     let keyed = ["enqueue", "report", "--idempotency-key", "k1", "--json"];
@@ -82,7 +83,7 @@ fn delays_files_keys_and_standard_input() {
 
 #[test]
 fn batches_name_the_bad_line_and_say_what_is_stored() {
-    let server = Server::start("batch");
+    let server = Server::start();
     let lines = "{\"task_type\": \"t\", \"parameters\": 7}\n".repeat(1_200);
     let file = server.write("tasks.jsonl", &lines);
     assert_eq!(server.ok(&["enqueue", "--batch", &file]), "1200 tasks stored\n");
@@ -105,7 +106,7 @@ fn batches_name_the_bad_line_and_say_what_is_stored() {
 
 #[test]
 fn lists_filter_and_print_the_page_of_the_api() {
-    let server = Server::start("list");
+    let server = Server::start();
     assert_eq!(server.run(&["list"]).out, "");
     server.run(&["list"]).says(&["No tasks yet", "windlass enqueue"]);
     for (task_type, queue) in [("a", "one"), ("b", "two"), ("b", "two")] {
@@ -141,7 +142,7 @@ fn lists_filter_and_print_the_page_of_the_api() {
 
 #[test]
 fn cancel_and_retry_by_id_and_by_filter() {
-    let server = Server::start("cancel");
+    let server = Server::start();
     let enqueue = || server.ok(&["enqueue", "t", "--queue", "q", "--delay", "1h"]).trim().to_owned();
     let (first, second) = (enqueue(), enqueue());
     assert_eq!(server.ok(&["retry", &first]), format!("{first} queued\n"));
@@ -163,7 +164,7 @@ fn cancel_and_retry_by_id_and_by_filter() {
 
 #[test]
 fn queues_and_types_have_settings_and_a_pause() {
-    let server = Server::start("settings");
+    let server = Server::start();
     server.ok(&["queues", "set", "mail", "policy=strict", "depth.soft=10"]);
     server.ok(&["queues", "set", "mail", "depth.hard=20"]);
     let queue = server.json(&["queues", "get", "mail", "--json"]);
@@ -194,7 +195,7 @@ fn queues_and_types_have_settings_and_a_pause() {
 
 #[test]
 fn dead_letters_are_seen_replayed_and_discarded() {
-    let server = Server::start("dlq");
+    let server = Server::start();
     let worker = server.worker(&json!({}));
     let mut ids = Vec::new();
     for n in 0..5 {
@@ -238,7 +239,7 @@ fn dead_letters_are_seen_replayed_and_discarded() {
 
 #[test]
 fn workers_stats_and_doctor() {
-    let server = Server::start("operate");
+    let server = Server::start();
     server.run(&["workers"]).says(&["No workers"]);
     let fine = server.run(&["doctor"]);
     assert_eq!(fine.code, 0, "{}", fine.out);
@@ -268,7 +269,7 @@ fn workers_stats_and_doctor() {
 
 #[test]
 fn exit_codes_tell_how_it_ended() {
-    let server = Server::start("exits");
+    let server = Server::start();
     let nobody = run(&["list", "--server", "http://127.0.0.1:1"]);
     assert_eq!(nobody.code, 3);
     nobody.says(&["no answer from http://127.0.0.1:1", "Is it running?", "windlass server"]);
@@ -316,7 +317,7 @@ fn mistakes_are_pointed_at() {
 
 #[test]
 fn hostile_text_is_shown_and_not_obeyed() {
-    let server = Server::start("hostile");
+    let server = Server::start();
     let worker = server.worker(&json!({}));
     let parameters = "{\"text\": \"\u{9b}31m \u{202e}\"}";
     let id = server.ok(&["enqueue", "t", "-p", parameters, "--tag", "k=\u{202e}evil"]);
@@ -348,7 +349,7 @@ fn hostile_text_is_shown_and_not_obeyed() {
 
 #[test]
 fn a_closed_pipe_is_no_error() {
-    let server = Server::start("pipe");
+    let server = Server::start();
     let lines = "{\"task_type\": \"t\"}\n".repeat(3_000);
     assert_eq!(server.piped(&["enqueue", "--batch", "-"], &lines).code, 0);
     for args in [&["list", "--all"][..], &["list", "--all", "--json"]] {
@@ -368,7 +369,7 @@ fn help_completions_and_the_environment() {
         let script = run(&["completions", shell]);
         assert!(script.code == 0 && script.out.contains("enqueue"), "{shell}");
     }
-    let server = Server::start("environment");
+    let server = Server::start();
     let variables = [("WINDLASS_SERVER", server.address.as_str()), ("WINDLASS_API_KEY", "secret-key")];
     assert_eq!(run_with(&["stats", "--json"], &variables).code, 0);
     let help = run_with(&["list", "--help"], &variables);

@@ -1,11 +1,11 @@
 //! A server of a test's own, and commands run against it.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::io::{Read, Write};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
+
+use crate::support;
 
 /// How a command ended.
 pub struct Ended {
@@ -53,34 +53,24 @@ pub fn run_with(args: &[&str], variables: &[(&str, &str)]) -> Ended {
     Ended::new(&windlass(args).envs(variables.iter().copied()).output().expect("it runs"))
 }
 
-/// A server on a free port with a store of its own; both are gone at the end.
+/// A server, and commands that talk to it.
 pub struct Server {
-    child: Child,
-    folder: PathBuf,
+    server: support::Server,
     pub address: String,
 }
 
 impl Server {
-    pub fn start(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("windlass-commands-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder");
-        let store = format!("sqlite:{}", folder.join("data").display());
-        let mut child = windlass(&["server", "--listen", "127.0.0.1:0", "--store", &store, "--log", "error"])
-            .stderr(Stdio::inherit())
-            .spawn()
-            .expect("it starts");
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut line).expect("a line");
-        let address = line.split("http://").nth(1).and_then(|rest| rest.split(' ').next()).expect("an address");
-        Self { child, folder, address: format!("http://{address}") }
+    pub fn start() -> Self {
+        let server = support::Server::start(&["--log", "error"]);
+        Self { address: server.url.clone(), server }
     }
 
     pub fn path(&self, name: &str) -> String {
-        self.folder.join(name).display().to_string()
+        self.server.path(name).display().to_string()
     }
 
     pub fn write(&self, name: &str, text: &str) -> String {
-        std::fs::write(self.folder.join(name), text).expect("written");
+        std::fs::write(self.server.path(name), text).expect("written");
         self.path(name)
     }
 
@@ -126,33 +116,12 @@ impl Server {
 
     /// A call of the API, past the command.
     pub fn api(&self, method: &str, path: &str, body: Option<&Value>) -> Value {
-        let body = body.map(ToString::to_string).unwrap_or_default();
-        let host = self.address.trim_start_matches("http://");
-        let mut stream = TcpStream::connect(host).expect("connected");
-        let length = body.len();
-        write!(
-            stream,
-            "{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
-        )
-        .expect("written");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
-        assert!(head.starts_with("HTTP/1.1 2"), "{answer}");
-        serde_json::from_str(body).expect("JSON")
+        self.server.api(method, path, &body.map(ToString::to_string).unwrap_or_default())
     }
 
     pub fn worker(&self, profile: &Value) -> Worker<'_> {
         let answer = self.api("POST", "/internal/workers/register", Some(profile));
         Worker { server: self, id: answer["worker_id"].as_str().expect("an id").to_owned() }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 

@@ -1,6 +1,8 @@
 //! `windlass worker --exec` with real programs, most of them badly behaved, against a real server. After each, nothing of
 //! a program may be left running, and the stored error must tell what happened.
 
+#[path = "../support/mod.rs"]
+mod server;
 mod support;
 
 use std::time::Duration;
@@ -11,7 +13,7 @@ use windlass::{Retry, Status};
 
 #[tokio::test]
 async fn json_is_a_result_as_it_is_and_anything_else_is_text() {
-    let trial = Trial::new("results");
+    let trial = Trial::new();
     trial.script("echo", r#"cat > "$FOLDER/stdin"; cat "$FOLDER/stdin""#);
     trial.script("text", "echo '  two'; echo 'lines  '");
     trial.script("nothing", "echo chatter >&2");
@@ -35,7 +37,7 @@ async fn json_is_a_result_as_it_is_and_anything_else_is_text() {
 
 #[tokio::test]
 async fn a_program_finds_its_task_in_the_environment() {
-    let trial = Trial::new("environment");
+    let trial = Trial::new();
     trial.script("look", r"env | grep -E '^(WINDLASS_(T|A|M|Q|I|D)|TRACEPARENT)' | sort");
     let _worker = trial.worker(&["look"], &["--queues", "slow,fast"]);
     let task = trial
@@ -72,7 +74,7 @@ async fn a_program_finds_its_task_in_the_environment() {
 
 #[tokio::test]
 async fn exit_codes_decide() {
-    let trial = Trial::new("exits");
+    let trial = Trial::new();
     trial.script("again", "echo 'the mailbox is locked' >&2; exit 75");
     trial.script("never", "echo 'not an image' >&2; exit 65");
     trial.script("three", "echo one >&2; echo two >&2; exit 3");
@@ -109,7 +111,7 @@ async fn exit_codes_decide() {
 
 #[tokio::test]
 async fn who_uses_too_much_is_killed_and_the_error_says_of_what() {
-    let trial = Trial::new("limits");
+    let trial = Trial::new();
     // What tail keeps of input without line breaks is all of it.
     trial.script("memory", "echo 'reading it all' >&2; head -c 600000000 /dev/zero | tail > /dev/null");
     trial.script("cpu", "echo thinking >&2; while :; do :; done");
@@ -132,7 +134,7 @@ async fn who_uses_too_much_is_killed_and_the_error_says_of_what() {
 
 #[tokio::test]
 async fn too_much_output_is_an_error_and_no_result() {
-    let trial = Trial::new("output");
+    let trial = Trial::new();
     trial.script("megabytes", "echo 'here it comes' >&2; head -c 3000000 /dev/zero | tr '\\0' x");
     trial.script("over_the_payload", "head -c 100000 /dev/zero | tr '\\0' x");
     trial.script("chatter", "head -c 3000000 /dev/zero | tr '\\0' y >&2; echo 'the last words' >&2; exit 1");
@@ -159,7 +161,7 @@ async fn too_much_output_is_an_error_and_no_result() {
 
 #[tokio::test]
 async fn what_a_program_leaves_behind_is_killed() {
-    let trial = Trial::new("leftovers");
+    let trial = Trial::new();
     trial.link("/bin/sleep", "sleeper");
     // A child, one with a session of its own, and a daemon that forgets where it came from.
     let script = r#"
@@ -180,7 +182,7 @@ const DEAF: &str = r#"trap '' TERM INT HUP; echo 'not now' >&2; : > "$FOLDER/rea
 
 #[tokio::test]
 async fn a_cancelled_program_is_killed_although_it_ignores_sigterm() {
-    let trial = Trial::new("cancel");
+    let trial = Trial::new();
     trial.script("deaf", DEAF);
     let _worker = trial.worker(&["deaf"], &["--kill-grace", "200ms"]);
     let id = trial.submit("deaf").await;
@@ -193,7 +195,7 @@ async fn a_cancelled_program_is_killed_although_it_ignores_sigterm() {
 
 #[tokio::test]
 async fn at_its_timeout_a_program_is_killed_and_its_last_words_are_kept() {
-    let trial = Trial::new("timeout");
+    let trial = Trial::new();
     trial.script("deaf", DEAF);
     let _worker = trial.worker(&["deaf"], &["--kill-grace", "200ms"]);
     let task = trial.client.enqueue_untyped("deaf", &Value::Null);
@@ -208,7 +210,7 @@ async fn at_its_timeout_a_program_is_killed_and_its_last_words_are_kept() {
 
 #[tokio::test]
 async fn a_program_that_is_not_there_is_named() {
-    let trial = Trial::new("missing");
+    let trial = Trial::new();
     let told = trial.refused(&["--exec", "a=./no/such/program", "--exec", "b=/etc/passwd"]);
     assert!(told.contains("--exec a: ./no/such/program does not exist"), "{told}");
     assert!(told.contains("--exec b: /etc/passwd is not executable"), "{told}");
@@ -226,7 +228,7 @@ async fn a_program_that_is_not_there_is_named() {
 
 #[tokio::test]
 async fn at_sigterm_programs_may_finish() {
-    let trial = Trial::new("finish");
+    let trial = Trial::new();
     trial.script("calm", r#": > "$FOLDER/ready"; until [ -e "$FOLDER/go" ]; do sleep 0.05; done; echo '"finished"'"#);
     let mut worker = trial.worker(&["calm"], &["--shutdown-timeout", "60s"]);
     let id = trial.submit("calm").await;
@@ -245,7 +247,7 @@ async fn at_sigterm_programs_may_finish() {
 
 #[tokio::test]
 async fn what_does_not_finish_is_stopped_and_given_back() {
-    let trial = Trial::new("release");
+    let trial = Trial::new();
     trial.script("deaf", DEAF);
     let mut worker = trial.worker(&["deaf"], &["--shutdown-timeout", "100ms", "--kill-grace", "200ms"]);
     let id = trial.submit("deaf").await;
@@ -265,7 +267,7 @@ async fn what_does_not_finish_is_stopped_and_given_back() {
 
 #[tokio::test]
 async fn a_second_signal_ends_everything_at_once() {
-    let trial = Trial::new("twice");
+    let trial = Trial::new();
     trial.script("deaf", DEAF);
     let mut worker = trial.worker(&["deaf"], &["--shutdown-timeout", "60s", "--kill-grace", "60s"]);
     trial.submit("deaf").await;
@@ -279,7 +281,7 @@ async fn a_second_signal_ends_everything_at_once() {
 
 #[tokio::test]
 async fn when_the_worker_is_killed_its_programs_go_and_its_tasks_come_back() {
-    let trial = Trial::with_server("killed", &["--lease-seconds", "2"]);
+    let trial = Trial::with_server(&["--lease-seconds", "2"]);
     trial.link("/bin/sleep", "sleeper");
     let script = r#"
         [ "$WINDLASS_ATTEMPT" = 1 ] || { echo "attempt $WINDLASS_ATTEMPT"; exit; }
@@ -302,7 +304,7 @@ async fn when_the_worker_is_killed_its_programs_go_and_its_tasks_come_back() {
 
 #[tokio::test]
 async fn a_result_outlives_a_restart_of_the_server() {
-    let mut trial = Trial::new("restart");
+    let mut trial = Trial::new();
     trial.script(
         "job",
         r#": > "$FOLDER/ready"; until [ -e "$FOLDER/go" ]; do sleep 0.05; done; : > "$FOLDER/done"; echo 17"#,
@@ -322,7 +324,7 @@ async fn a_result_outlives_a_restart_of_the_server() {
 
 #[tokio::test]
 async fn only_so_many_run_at_once() {
-    let trial = Trial::new("at-once");
+    let trial = Trial::new();
     trial.script("count", r#": > "$FOLDER/run.$WINDLASS_TASK_ID"; until [ -e "$FOLDER/go" ]; do sleep 0.05; done"#);
     let worker = trial.worker(&["count"], &["--concurrency", "2"]);
     worker.log_has(&format!("worker runs count=sh, 2 at once, for {}", trial.url())).await;

@@ -1,15 +1,15 @@
 //! A server, a worker and a folder of a test's own, and a look at what is left running.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
 use windlass::{Client, TaskView};
+
+use crate::server::Server;
 
 /// Long enough for anything to happen on a busy machine. Nobody waits that long unless something is broken.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -30,64 +30,35 @@ pub async fn until(at_most: Duration, mut holds: impl FnMut() -> bool) {
 pub struct Trial {
     /// In the environment of all programs, and in the paths of all scripts.
     mark: String,
-    folder: PathBuf,
-    address: String,
-    server_flags: Vec<String>,
-    server: Option<Child>,
+    server: Server,
     pub client: Client,
 }
 
 impl Trial {
-    pub fn new(name: &str) -> Self {
-        Self::with_server(name, &[])
+    pub fn new() -> Self {
+        Self::with_server(&[])
     }
 
-    pub fn with_server(name: &str, flags: &[&str]) -> Self {
-        let mark = format!("windlass-exec-worker-{name}-{}", std::process::id());
-        let folder = std::env::temp_dir().join(&mark);
-        fs::create_dir_all(&folder).expect("a folder");
-        // The port must be known before, because the server is to come back on it.
-        let address = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").to_string();
-        let builder = Client::builder(format!("http://{address}"));
-        let mut trial = Self {
-            mark,
-            folder,
-            server_flags: flags.iter().map(ToString::to_string).collect(),
-            server: None,
-            client: at_once(builder.connect()).expect("a client"),
-            address,
-        };
-        trial.start_server();
-        trial
+    pub fn with_server(flags: &[&str]) -> Self {
+        let server = Server::start(flags);
+        let client = at_once(Client::builder(&*server.url).connect()).expect("a client");
+        Self { mark: server.folder().display().to_string(), server, client }
     }
 
     pub fn start_server(&mut self) {
-        let store = format!("sqlite:{}", self.path("store").display());
-        let mut child = Command::new(WINDLASS)
-            .args(["server", "--listen", &self.address, "--store", &store])
-            .args(&self.server_flags)
-            .stdout(Stdio::piped())
-            .stderr(self.append("server.log"))
-            .spawn()
-            .expect("a server");
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
-        assert!(line.contains("listens on"), "{line}");
-        self.server = Some(child);
+        self.server.start_again();
     }
 
     pub fn kill_server(&mut self) {
-        let mut server = self.server.take().expect("a server");
-        server.kill().expect("killed");
-        server.wait().expect("it ends");
+        self.server.kill();
     }
 
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        self.server.url.clone()
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
+        self.server.path(name)
     }
 
     pub fn read(&self, name: &str) -> String {
@@ -133,7 +104,7 @@ impl Trial {
     fn worker_command(&self, flags: &[&str]) -> Command {
         let mut command = Command::new(WINDLASS);
         command.args(["worker", "--server", &self.url()]).args(flags);
-        command.env("TRIAL", &self.mark).env("FOLDER", &self.folder).env("WINDLASS_LOG", "info");
+        command.env("TRIAL", &self.mark).env("FOLDER", self.server.folder()).env("WINDLASS_LOG", "info");
         command
     }
 
@@ -152,14 +123,7 @@ impl Trial {
 
     /// Submits a body as it is.
     pub fn post(&self, body: &str) -> String {
-        let mut stream = TcpStream::connect(&self.address).expect("connected");
-        let head = "POST /api/v1/tasks HTTP/1.1\r\nhost: x\r\nconnection: close";
-        write!(stream, "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).expect("written");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
-        let submitted: Value = serde_json::from_str(body).expect(body);
-        submitted["task_id"].as_str().expect(body).to_owned()
+        self.server.submit_text(body)
     }
 
     /// The task when it has ended.
@@ -175,7 +139,7 @@ impl Trial {
     }
 
     fn logs(&self) -> String {
-        let files = fs::read_dir(&self.folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+        let files = fs::read_dir(self.server.folder()).expect("a folder").map(|entry| entry.expect("an entry").path());
         let logs = files.filter(|path| path.extension().is_some_and(|extension| extension == "log"));
         let texts = logs.map(|path| format!("{}:\n{}", path.display(), fs::read_to_string(&path).expect("a log")));
         texts.collect::<Vec<_>>().join("\n")
@@ -206,14 +170,9 @@ impl Trial {
 
 impl Drop for Trial {
     fn drop(&mut self) {
-        if let Some(server) = &mut self.server {
-            server.kill().expect("killed");
-            server.wait().expect("it ends");
-        }
         if std::thread::panicking() {
             eprintln!("{}left: {:?}", self.logs(), self.left());
         }
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 

@@ -2,8 +2,10 @@
 
 #![allow(dead_code, reason = "every test program uses its part of this")]
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -52,7 +54,8 @@ impl Server {
         let listen = self.url.trim_start_matches("http://");
         let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
         command.args(["server", "--listen", listen, "--store", &store]).args(&self.arguments);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let log = File::options().create(true).append(true).open(self.path("server.log")).expect("a log");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.process = Some(command.spawn().expect("a server"));
         until("the server is ready", || status(&self.url, "/readyz") == Some(200));
     }
@@ -71,12 +74,29 @@ impl Server {
         assert!(status.success() && process.wait().expect("gone").success());
     }
 
+    /// The folder of the test, which has the store and the log in it, too.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A call of the API that must do well.
+    #[track_caller]
+    pub fn api(&self, method: &str, path: &str, body: &str) -> Value {
+        let (status, text) = call(&self.url, method, path, body).expect("the server answers");
+        assert!((200..300).contains(&status), "{method} {path}: {text}");
+        json_of(&text)
+    }
+
     pub fn get(&self, path: &str) -> Value {
-        json_of(&call(&self.url, "GET", path, "").expect("the server answers").1)
+        self.api("GET", path, "")
     }
 
     pub fn delete(&self, path: &str) -> Value {
-        json_of(&call(&self.url, "DELETE", path, "").expect("the server answers").1)
+        self.api("DELETE", path, "")
     }
 
     pub fn task(&self, id: &str) -> Value {
@@ -90,9 +110,12 @@ impl Server {
     }
 
     pub fn submit_body(&self, body: &Value) -> String {
-        let (status, text) = call(&self.url, "POST", "/api/v1/tasks", &body.to_string()).expect("the server answers");
-        assert_eq!(status, 201, "{text}");
-        json_of(&text)["task_id"].as_str().expect("an id").to_owned()
+        self.submit_text(&body.to_string())
+    }
+
+    /// Submits a body as it is.
+    pub fn submit_text(&self, body: &str) -> String {
+        self.api("POST", "/api/v1/tasks", body)["task_id"].as_str().expect("an id").to_owned()
     }
 }
 
