@@ -17,11 +17,26 @@ use crate::show::screen::{ColorChoice, Screen};
 #[command(next_help_heading = "Connection and output")]
 pub struct ServerFlags {
     /// Server to talk to; several with commas are tried in turn
-    #[arg(long, global = true, value_name = "URL", env = "WINDLASS_SERVER", default_value = "http://127.0.0.1:7070")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "URL",
+        env = "WINDLASS_SERVER",
+        default_value = "http://127.0.0.1:7070",
+        value_parser = servers
+    )]
     server: String,
     /// API key that calls carry
     #[arg(long, global = true, value_name = "KEY", env = "WINDLASS_API_KEY", hide_env_values = true)]
     api_key: Option<String>,
+}
+
+/// Commands talk to servers. A store belongs to the one process that has it open.
+fn servers(text: &str) -> Result<String, String> {
+    if text.split(',').all(|part| part.trim().starts_with("http")) {
+        return Ok(text.to_owned());
+    }
+    Err("it must be http://HOST:PORT, or several of these with commas".to_owned())
 }
 
 impl ServerFlags {
