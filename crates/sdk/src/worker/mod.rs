@@ -1,6 +1,7 @@
 //! The worker: takes tasks, runs their handlers, reports their ends.
 
 pub(crate) mod attempt;
+mod calls;
 pub(crate) mod common;
 mod health;
 pub(crate) mod identity;
