@@ -79,8 +79,14 @@ async fn start_and_watch(order: Order, command: Command, control: UnixStream, pi
     // Before the program starts, so that no end of a child is missed.
     let child_ended = signal(SignalKind::child())?;
     // Whoever stops the worker's whole control group or all of its processes means the worker; it decides when the
-    // program has to stop. Handlers, and not "ignore", because the program would inherit the latter.
-    let _unheard = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?];
+    // program has to stop. Handlers, and not "ignore", because the program would inherit the latter; but what is ignored
+    // already (as under `nohup`) the program shall inherit.
+    let mut unheard = Vec::new();
+    for kind in [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()] {
+        if !is_ignored(kind) {
+            unheard.push(signal(kind)?);
+        }
+    }
 
     // From the start of the program on nothing may fail: whoever gives up leaves it behind.
     let oom_kills = oom::kills();
@@ -93,6 +99,13 @@ async fn start_and_watch(order: Order, command: Command, control: UnixStream, pi
         Err(error) => control.say(&Word::Refused(error.raw_os_error().unwrap_or(0))).await,
     }
     Ok(())
+}
+
+/// Whether this process ignores a signal, by the mask that the kernel shows.
+fn is_ignored(kind: SignalKind) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (kind.as_raw_value() - 1) & 1 == 1)
 }
 
 /// Starts the program as the leader of a new process group, with what it should inherit.
