@@ -187,7 +187,8 @@ impl Ledger {
         let task = self.running(key)?;
         let past = Past { applied: Some(applied), ..Self::past(journal, key, &task, Some(lease))? };
         let ended = moved(task, &effect_of(Trigger::Cancel)?, self.now, Duration::ZERO);
-        self.drop_lease(journal, key, lease)?;
+        // As one that was revoked: on disk a cancelled task looks as if its worker did not know yet.
+        self.drop_lease(journal, key, &Lease { revoked: true, ..*lease })?;
         let ending = Ending { reason: None, result: None, change: Change::Cancelled { note } };
         self.end(journal, key, task.status, ended, past, ending, actor, Some(lease))
     }

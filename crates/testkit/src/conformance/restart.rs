@@ -59,6 +59,17 @@ pub async fn leases_and_tokens_live_on(rig: Rig) {
     assert_eq!(rig.finish(worker, &claimed, completed_with("2")).await, Err(LeaseError::Lost));
 }
 
+pub async fn a_task_that_cancelled_itself_is_nobodys_after_a_restart(rig: Rig) {
+    rig.submit_all([task("a"), task("a")]).await;
+    let worker = rig.worker().await;
+    // Both in one claim, which stays open for the other.
+    let claimed = rig.claim_up_to(worker, 2).await;
+    rig.finished(worker, &claimed[0], windlass_core::store::Outcome::Cancelled { note: None }).await;
+    let Some(rig) = rig.reopen().await else { return };
+    assert_eq!(rig.beat(worker).await.cancel, Vec::<TaskId>::new(), "the worker knows already");
+    assert_eq!(rig.worker_state(worker).await.expect("known").current_tasks, vec![claimed[1].id]);
+}
+
 pub async fn nothing_lapses_for_one_lease_after_a_start(rig: Rig) {
     let (worker, claimed) = rig.started(task("a").timeout(seconds(600))).await;
     let (_, lost) = rig.started(task("b")).await;

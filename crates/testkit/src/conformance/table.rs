@@ -244,6 +244,7 @@ macro_rules! for_each_behaviour {
             restart {
                 everything_is_equal_after_a_restart: "Every task, event and statistic is the same after a restart.",
                 leases_and_tokens_live_on: "Leases, tokens and the last applied results survive a restart.",
+                a_task_that_cancelled_itself_is_nobodys_after_a_restart: "A task that its handler cancelled is nobody's after a restart.",
                 nothing_lapses_for_one_lease_after_a_start: "After a start nothing lapses and nothing times out for one full lease.",
                 a_repeated_failure_is_known_after_a_restart: "A repeated failure is known after a restart.",
                 keys_and_claims_are_never_given_twice: "Keys and claims are never given twice.",
