@@ -34,7 +34,7 @@ const LOG: &str = "warn,windlass::worker=error";
 #[derive(Args, Debug)]
 struct Flags {
     /// Address and port to listen on; port 0 takes any that is free
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7070")]
+    #[arg(long, env = "WINDLASS_LISTEN", value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7070")]
     listen: SocketAddr,
     /// Keep the store in this folder instead of throwing it away
     #[arg(long, value_name = "FOLDER")]
