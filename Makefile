@@ -16,7 +16,7 @@ SOAK_OPERATIONS ?= 200000
 BENCH ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build release check fmt clippy doc docs deps tree test test-setup test-rust test-readme test-protocol test-examples faults crash crash-smoke soak bench bench-smoke
+.PHONY: help build release check fmt clippy doc docs deps tree test test-setup test-rust test-readme test-protocol test-examples faults crash crash-smoke soak bench bench-smoke test-exec-root
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
@@ -69,6 +69,9 @@ test-examples: test-setup release ## the programs of examples/, run as they say
 
 faults: test-setup release ## a full disk and a failing fsync, with the real binary
 	scripts/test-faults.sh "$(TARGET_DIR)/release/windlass"
+
+test-exec-root: ## a kill by the kernel and the cost of a run: needs root and the memory control group (version 1)
+	$(CARGO) test --release -p windlass-exec --test hostile -- --ignored --nocapture
 
 crash-smoke: test-setup release ## a short crash test
 	"$(TARGET_DIR)/release/windlass-crash" --binary "$(TARGET_DIR)/release/windlass" --kills $(SMOKE_KILLS) --seed $(SEED)

@@ -4,7 +4,8 @@
 set -euo pipefail
 
 # command:Debian package
-needed=(cc:gcc curl:curl jq:jq python3:python3 shellcheck:shellcheck strace:strace unshare:util-linux)
+# pgrep stands for procps, whose kill the tests call; bash has a kill of its own and would hide that it is missing.
+needed=(cc:gcc curl:curl jq:jq pgrep:procps python3:python3 shellcheck:shellcheck strace:strace unshare:util-linux)
 
 missing_packages=()
 for pair in "${needed[@]}"; do

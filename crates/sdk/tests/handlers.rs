@@ -473,6 +473,21 @@ async fn a_result_that_is_refused_fails_the_task_visibly() {
 }
 
 #[tokio::test]
+async fn a_failure_whose_details_are_refused_is_still_that_failure() {
+    #[task]
+    async fn talks_too_much((): ()) -> TaskResult<()> {
+        Err(TaskError::retry("the bank is closed").details(json!("x".repeat(100_000))))
+    }
+    let client = in_memory();
+    let worker = running(Worker::new(&client).handle::<talks_too_much>()).await;
+    let task = client.enqueue::<talks_too_much>(()).await.unwrap();
+    until("a retry", async || task.view().await.unwrap().status == Status::Scheduled).await;
+    let error = task.view().await.unwrap().error.unwrap();
+    assert!(error.message.starts_with("the bank is closed (more about it was refused"), "{}", error.message);
+    worker.shutdown().await;
+}
+
+#[tokio::test]
 async fn many_tasks_at_once() {
     let client = in_memory();
     let worker = running(Worker::new(&client).handle::<add>()).await;

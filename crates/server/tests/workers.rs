@@ -175,6 +175,9 @@ async fn results_that_make_no_sense() {
         ),
         (with("snoozed", "result", Value::Null), "missing_field", "snooze_seconds"),
         (with("snoozed", "snooze_seconds", json!(1e30)), "invalid_field", "snooze_seconds"),
+        (with("completed", "reason", json!("why")), "invalid_field", "reason"),
+        (with("cancelled", "reason", json!(7)), "invalid_field", "reason"),
+        (with("cancelled", "result", json!(1)), "invalid_field", "result"),
         (with("completed", "results", json!([])), "invalid_field", "results"),
     ] {
         let answer = client.json("POST", &format!("/internal/workers/{worker}/result"), &body).await;
@@ -204,6 +207,28 @@ async fn results_that_make_no_sense() {
     let snooze = with("snoozed", "snooze_seconds", json!(30));
     let answer = client.json("POST", &format!("/internal/workers/{worker}/result"), &snooze).await.ok(200);
     assert_eq!(answer["status"], "scheduled");
+}
+
+#[tokio::test]
+async fn a_handler_cancels_its_task_and_says_why() {
+    let server = start().await;
+    let mut client = Client::new(&server).await;
+    let worker = client.register().await;
+    let id = client.submit(&json!({"task_type": "t"})).await;
+    let polled = client.poll(&worker, 1).await;
+    let mut cancelled = result(&polled["tasks"][0], "cancelled");
+    // Far above what is kept of it.
+    cancelled["reason"] = json!(format!("the account is closed{}", " again".repeat(10_000)));
+    let path = format!("/internal/workers/{worker}/result");
+    for _ in 0..2 {
+        let answer = client.json("POST", &path, &cancelled).await.ok(200);
+        assert_eq!(answer["status"], "cancelled", "also when it is sent again");
+    }
+    let task = client.get(&format!("/api/v1/tasks/{id}?include=history")).await.ok(200);
+    let last = task["history"].as_array().expect("a history").last().expect("an event");
+    let note = last["data"]["note"].as_str().expect("a note");
+    assert_eq!((&task["status"], &last["kind"]), (&json!("cancelled"), &json!("cancelled")));
+    assert!(note.starts_with("the account is closed") && note.len() < 9_000, "{} bytes", note.len());
 }
 
 #[tokio::test]

@@ -49,11 +49,19 @@ impl Unsent {
         match self.refusals {
             1 => Some(self),
             2 => {
-                let error = Failure {
-                    message: format!("the handler ended, but its result was refused: {why}"),
-                    code: Some("result_refused".to_owned()),
-                    retriable: Some(false),
-                    ..Failure::default()
+                let error = match self.outgoing.outcome {
+                    // A failure stays what it is, without what may be too large or out of range.
+                    Outcome::Failed { error } => Failure {
+                        message: format!("{} (more about it was refused: {why})", error.message),
+                        retriable: error.retriable,
+                        ..Failure::default()
+                    },
+                    _ => Failure {
+                        message: format!("the handler ended, but its result was refused: {why}"),
+                        code: Some("result_refused".to_owned()),
+                        retriable: Some(false),
+                        ..Failure::default()
+                    },
                 };
                 self.outgoing.outcome = Outcome::Failed { error };
                 Some(self)
