@@ -1,13 +1,16 @@
 CREATE INDEX dead_letters ON ended (key) WHERE status = 7;
 CREATE INDEX ended_by_keep_until ON ended (keep_until) WHERE keep_until IS NOT NULL;
 CREATE INDEX idempotency_by_forget_at ON idempotency (forget_at);
+CREATE INDEX unique_keys_by_keep_until ON unique_keys (keep_until) WHERE held = 0;
 CREATE TABLE attempts (
     key INTEGER NOT NULL,
     attempt INTEGER NOT NULL,
     failure TEXT NOT NULL,
     PRIMARY KEY (key, attempt)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE breakers (scope TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE claims (first INTEGER PRIMARY KEY, claim TEXT NOT NULL) STRICT;
+CREATE TABLE documents (name TEXT PRIMARY KEY, document TEXT NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE ended (
     key INTEGER PRIMARY KEY,
     status INTEGER NOT NULL,
@@ -79,6 +82,13 @@ CREATE TABLE tasks (
     trace_parent TEXT,
     original_parameters TEXT,
     parameters TEXT NOT NULL
-) STRICT;
+, flow_key TEXT, unique_key TEXT, auto_replayed INTEGER NOT NULL DEFAULT 0) STRICT;
 CREATE TABLE type_settings (task_type TEXT PRIMARY KEY, settings TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE unique_keys (
+    key BLOB PRIMARY KEY,
+    task INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    held INTEGER NOT NULL,
+    keep_until INTEGER
+) STRICT, WITHOUT ROWID;
 CREATE TABLE workers (id BLOB PRIMARY KEY, worker TEXT NOT NULL) STRICT, WITHOUT ROWID;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::actor::Actor;
-use crate::failure::{EndReason, ErrorClass};
+use crate::failure::{DecidedBy, EndReason, ErrorClass};
 use crate::ids::{TaskId, WorkerId};
 use crate::lane::LaneKey;
 use crate::priority::Priority;
@@ -103,6 +103,9 @@ pub enum Change {
         edited: bool,
         /// The new priority, if it changed.
         priority: Option<Priority>,
+        /// When it runs, if not at once.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        run_at: Option<Timestamp>,
         /// What the person said.
         note: Option<String>,
     },
@@ -110,6 +113,11 @@ pub enum Change {
     Discarded {
         /// What the person said.
         note: Option<String>,
+    },
+    /// A submit with the same unique key took its place.
+    Replaced {
+        /// When it may start.
+        run_at: Timestamp,
     },
     /// A person changed it while it waited.
     Amended {
@@ -139,6 +147,7 @@ impl Change {
             Self::Cancelled { .. } => "cancelled",
             Self::Replayed { .. } => "replayed",
             Self::Discarded { .. } => "discarded",
+            Self::Replaced { .. } => "replaced",
             Self::Amended { .. } => "amended",
         }
     }
@@ -179,6 +188,23 @@ pub struct Committed {
     pub ran: Option<Duration>,
     /// How old the task is.
     pub age: Duration,
+    /// Attempts begun so far.
+    pub attempt: u32,
+    /// For an attempt that failed: what was said of it.
+    pub failure: Option<Arc<FailureNote>>,
+}
+
+/// What was said of a failed attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailureNote {
+    /// Its class.
+    pub class: ErrorClass,
+    /// What put it there.
+    pub decided_by: DecidedBy,
+    /// Its code.
+    pub code: Option<String>,
+    /// Its message.
+    pub message: String,
 }
 
 /// Is told what was committed, in order, right after the commit. Must not block.

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::error_rules::RuleBook;
 use crate::json::Json;
+use crate::names::TaskType;
 use crate::retry::RetryPolicy;
 
 /// What kind of failure it was; decides how it is handled.
@@ -172,16 +174,40 @@ impl TaskPolicy {
 /// What ran out of a resource is not tried more often than this, whatever the policy says.
 const RESOURCE_RETRIES: u32 = 3;
 
-/// Puts a failure in its class: codes of the policy first, then built-in rules, then what
-/// the handler said.
-pub fn classify(policy: &RetryPolicy, error: &ErrorReport) -> ErrorClass {
+/// What put a failure in its class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DecidedBy {
+    /// `retryable_codes` or `non_retryable_codes` of the retry policy.
+    Policy,
+    /// An error rule, by its place.
+    Rule(usize),
+    /// A built-in rule.
+    BuiltIn,
+    /// The handler's `retriable`.
+    Handler,
+    /// Nothing.
+    Nobody,
+}
+
+/// Puts a failure in its class: codes of the policy first, then error rules, then built-in
+/// rules, then what the handler said.
+pub fn classify(
+    policy: &RetryPolicy,
+    rules: &RuleBook,
+    task_type: &TaskType,
+    error: &ErrorReport,
+) -> (ErrorClass, DecidedBy) {
     let code = error.code.as_deref().unwrap_or_default();
     let listed = |codes: &[String]| !code.is_empty() && codes.iter().any(|listed| listed == code);
     if listed(&policy.retryable_codes) {
-        return ErrorClass::Transient;
+        return (ErrorClass::Transient, DecidedBy::Policy);
     }
     if listed(&policy.non_retryable_codes) {
-        return ErrorClass::Permanent;
+        return (ErrorClass::Permanent, DecidedBy::Policy);
+    }
+    if let Some((index, class)) = rules.find(task_type, error) {
+        return (class, DecidedBy::Rule(index));
     }
     let by_code = match code {
         "timeout" => Some(ErrorClass::Timeout),
@@ -196,12 +222,14 @@ pub fn classify(policy: &RetryPolicy, error: &ErrorReport) -> ErrorClass {
         Some(400..=499) => Some(ErrorClass::Permanent),
         _ => None,
     };
-    let by_word = || match error.retriable {
-        Some(true) => Some(ErrorClass::Transient),
-        Some(false) => Some(ErrorClass::Permanent),
-        None => None,
-    };
-    by_code.or_else(by_status).or_else(by_word).unwrap_or(ErrorClass::Unknown)
+    if let Some(class) = by_code.or_else(by_status) {
+        return (class, DecidedBy::BuiltIn);
+    }
+    match error.retriable {
+        Some(true) => (ErrorClass::Transient, DecidedBy::Handler),
+        Some(false) => (ErrorClass::Permanent, DecidedBy::Handler),
+        None => (ErrorClass::Unknown, DecidedBy::Nobody),
+    }
 }
 
 /// What follows from a failed attempt or a lapsed lease.
@@ -221,13 +249,22 @@ pub fn after_failure(
     retry_after: Option<Duration>,
     retries: u32,
     age: Duration,
+    unknown_max_retries: Option<u32>,
     seed: u64,
 ) -> Verdict {
     if !class.is_retriable() {
         return Verdict::GiveUp(EndReason::PermanentError);
     }
-    let allowed =
-        if class == ErrorClass::Resource { policy.max_retries.min(RESOURCE_RETRIES) } else { policy.max_retries };
+    let allowed = match class {
+        ErrorClass::Resource => policy.max_retries.min(RESOURCE_RETRIES),
+        ErrorClass::Unknown => policy.max_retries.min(unknown_max_retries.unwrap_or(u32::MAX)),
+        ErrorClass::Transient
+        | ErrorClass::RateLimited
+        | ErrorClass::Timeout
+        | ErrorClass::Permanent
+        | ErrorClass::CodeBug
+        | ErrorClass::WorkerLost => policy.max_retries,
+    };
     if retries >= allowed {
         return Verdict::GiveUp(EndReason::MaxRetries);
     }
@@ -296,19 +333,22 @@ mod tests {
             (report(None, None, None), ErrorClass::Unknown),
         ];
         for (report, class) in table {
-            assert_eq!(classify(&retry, &report), class, "{report:?}");
+            let task_type = TaskType::new("t").expect("a name");
+            assert_eq!(classify(&retry, &RuleBook::default(), &task_type, &report).0, class, "{report:?}");
         }
     }
 
     #[test]
     fn verdicts() {
         let age = Duration::from_secs(1);
-        let verdict = |class, after, retries| after_failure(&policy(), class, after, retries, age, 0);
+        let verdict = |class, after, retries| after_failure(&policy(), class, after, retries, age, None, 0);
         assert_eq!(verdict(ErrorClass::Transient, None, 0), Verdict::Retry(Duration::from_secs(2)));
         assert_eq!(verdict(ErrorClass::RateLimited, None, 0), Verdict::Retry(Duration::from_secs(4)));
         let asked = Duration::from_secs(77);
         assert_eq!(verdict(ErrorClass::RateLimited, Some(asked), 0), Verdict::Retry(asked));
         assert_eq!(verdict(ErrorClass::Unknown, None, 5), Verdict::GiveUp(EndReason::MaxRetries));
+        let capped = after_failure(&policy(), ErrorClass::Unknown, None, 1, age, Some(1), 0);
+        assert_eq!(capped, Verdict::GiveUp(EndReason::MaxRetries));
         assert_eq!(verdict(ErrorClass::Resource, None, 3), Verdict::GiveUp(EndReason::MaxRetries));
         assert_eq!(verdict(ErrorClass::Permanent, Some(asked), 0), Verdict::GiveUp(EndReason::PermanentError));
         assert_eq!(verdict(ErrorClass::CodeBug, None, 0), Verdict::GiveUp(EndReason::PermanentError));
@@ -318,7 +358,7 @@ mod tests {
     fn age_and_crashes_end_it() {
         let mut old = policy();
         old.retry.max_elapsed = Some(Duration::from_secs(60));
-        let verdict = after_failure(&old, ErrorClass::Transient, None, 0, Duration::from_secs(59), 0);
+        let verdict = after_failure(&old, ErrorClass::Transient, None, 0, Duration::from_secs(59), None, 0);
         assert_eq!(verdict, Verdict::GiveUp(EndReason::MaxElapsed));
         assert!(matches!(after_crash(&policy(), 2, Duration::ZERO, 0), Verdict::Retry(_)));
         assert_eq!(after_crash(&policy(), 3, Duration::ZERO, 0), Verdict::GiveUp(EndReason::PoisonPill));

@@ -136,6 +136,8 @@ pub struct TaskFilter {
     pub error_code: Option<String>,
     /// Whose last failure has this class.
     pub class: Option<ErrorClass>,
+    /// That a rule has (or has not) replayed.
+    pub auto_replayed: Option<bool>,
     /// That ended for this reason.
     pub end_reason: Option<EndReason>,
     /// Whose parameters pass this test.
@@ -173,6 +175,7 @@ impl TaskFilter {
             && within(state.ended_at, self.ended_after, self.ended_before)
             && self.error_code.as_ref().is_none_or(|code| failure.is_some_and(|f| f.error.code.as_ref() == Some(code)))
             && self.class.is_none_or(|class| failure.is_some_and(|failure| failure.class == class))
+            && allows(self.auto_replayed.as_ref(), &state.auto_replayed)
             && self.end_reason.is_none_or(|reason| state.end_reason == Some(reason))
             && self.text.as_ref().is_none_or(|text| has_text(task, text))
             && self.parameter.as_ref().is_none_or(|test| {

@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::names::{CapabilitySet, QueueName, TaskType};
+use crate::names::{CapabilitySet, QueueName, TaskType, Text};
 use crate::priority::Priority;
+use crate::settings::Settings;
 use crate::task::TaskSpec;
 
 /// One combination of what decides who may take a task and how soon. Inside a lane tasks
@@ -18,16 +19,20 @@ pub struct LaneKey {
     pub capabilities: CapabilitySet,
     /// The priority.
     pub priority: Priority,
+    /// Whose task it is, where the queue is fair between tenants.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Text>,
 }
 
 impl LaneKey {
     /// The lane that a task waits in.
-    pub fn of(spec: &TaskSpec) -> Self {
+    pub fn of(spec: &TaskSpec, settings: &Settings) -> Self {
         Self {
             queue: spec.queue.clone(),
             task_type: spec.task_type.clone(),
             capabilities: spec.capabilities.clone(),
             priority: spec.priority,
+            tenant: spec.tenant.clone().filter(|_| settings.is_fair(&spec.queue)),
         }
     }
 }

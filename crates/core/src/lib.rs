@@ -4,16 +4,21 @@
 //! [`store`] (the contract), then [`policy`] (which task is next).
 
 pub mod actor;
+pub mod analysis;
+pub mod breaker;
+pub mod error_rules;
 pub mod event;
 pub mod failure;
 pub mod filter;
 pub mod ids;
 pub mod json;
+pub mod keys;
 pub mod lane;
 pub mod limits;
 pub mod names;
 pub mod policy;
 pub mod priority;
+pub mod rate;
 pub mod retry;
 pub mod settings;
 pub mod status;

@@ -65,6 +65,22 @@ pub const LANES_PER_QUEUE: usize = 10_000;
 pub const DEPTH_SOFT: u64 = 100_000;
 /// Waiting tasks of a queue above which nothing is taken.
 pub const DEPTH_HARD: u64 = 500_000;
+/// Error rules in all.
+pub const ERROR_RULES: usize = 200;
+/// Longest name, code or pattern of an error rule.
+pub const RULE_BYTES: usize = 500;
+/// HTTP statuses and ranges of one error rule.
+pub const RULE_RANGES: usize = 50;
+/// Asterisks in the code of an error rule: each can make a match longer.
+pub const RULE_STARS: usize = 8;
+/// Tasks of one type, queue or key that may run at once, as a setting.
+pub const CONCURRENCY: u32 = 1_000_000;
+/// Tenants of one queue that have a weight of their own.
+pub const TENANT_WEIGHTS: usize = 10_000;
+/// Largest weight: beyond it the smallest share is not noticed any more.
+pub const WEIGHT: u32 = 1_000;
+/// Tenants whose submits are counted at a time; the rest wait no longer than these.
+pub const COUNTED_TENANTS: usize = 100_000;
 /// Queues and types that have settings of their own.
 pub const SETTINGS: usize = 10_000;
 /// How long an idempotency key is remembered, at least.

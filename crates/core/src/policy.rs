@@ -18,6 +18,53 @@ pub enum PolicyKind {
     Aging,
     /// By priority only.
     Strict,
+    /// By weight between bands of priorities, by priority inside a band.
+    Weighted,
+    /// By weight between tenants, as `aging` inside a tenant.
+    Fair,
+}
+
+/// Bands of priorities that the weights of a queue are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Band {
+    /// 7 to 9.
+    High,
+    /// 4 to 6.
+    Medium,
+    /// 0 to 3.
+    Low,
+}
+
+impl Band {
+    /// All bands, the most urgent first.
+    pub const ALL: [Self; 3] = [Self::High, Self::Medium, Self::Low];
+
+    /// The band of a priority.
+    pub fn of(priority: Priority) -> Self {
+        match priority.level() {
+            7.. => Self::High,
+            4..=6 => Self::Medium,
+            _ => Self::Low,
+        }
+    }
+
+    /// The name on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::High => "high",
+            Self::Medium => "medium",
+            Self::Low => "low",
+        }
+    }
+}
+
+/// Weights of the bands unless set.
+pub const DEFAULT_WEIGHTS: [u32; 3] = [70, 20, 10];
+
+/// How far one claim moves a tenant of this weight back behind the others: the smaller the
+/// weight, the further.
+pub fn stride(weight: u32) -> u64 {
+    1_000_000 / u64::from(weight.max(1))
 }
 
 /// For every priority, when its oldest eligible task became ready.
@@ -38,19 +85,29 @@ pub struct Policy {
     pub offsets: [i64; Priority::LEVELS],
     /// From 0 to 1.
     pub overdue_share: f64,
+    /// Of the bands, in the order of [`Band::ALL`]; never zero.
+    pub weights: [u32; 3],
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { kind: PolicyKind::default(), offsets: DEFAULT_OFFSETS, overdue_share: DEFAULT_OVERDUE_SHARE }
+        Self {
+            kind: PolicyKind::default(),
+            offsets: DEFAULT_OFFSETS,
+            overdue_share: DEFAULT_OVERDUE_SHARE,
+            weights: DEFAULT_WEIGHTS,
+        }
     }
 }
 
-/// How much of a turn the overdue work of a queue has saved up. One per queue; it only
-/// moves while claims are contested.
+/// Whose turn it is in a queue, or in a tenant of a fair one. It only moves while claims are
+/// contested.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Turn {
+    /// How much of a turn the overdue work has saved up.
     saved: f64,
+    /// How far each band is ahead of its share or behind it.
+    credits: [i64; 3],
 }
 
 /// The priority to take the next task from.
@@ -65,6 +122,9 @@ pub struct Choice {
 impl Policy {
     /// Which priority is served next, if anything waits. Moves the turn.
     pub fn choose(&self, heads: &Heads, turn: &mut Turn, now: Timestamp) -> Option<Choice> {
+        if self.kind == PolicyKind::Weighted {
+            return self.choose_band(heads, turn);
+        }
         let best = Priority::descending().find(|priority| heads[priority.index()].is_some())?;
         if let Some(overdue) = self.most_overdue(heads, best, now) {
             turn.saved += self.overdue_share;
@@ -76,11 +136,34 @@ impl Policy {
         Some(Choice { priority: best, ahead_of: None })
     }
 
+    /// Smooth weighted round robin: every band with work gains its weight, the one with the
+    /// most pays for all. A band without work gives its turn away and saves nothing up.
+    fn choose_band(&self, heads: &Heads, turn: &mut Turn) -> Option<Choice> {
+        let mut best: [Option<Priority>; 3] = [None; 3];
+        for priority in Priority::descending().filter(|priority| heads[priority.index()].is_some()) {
+            best[Band::of(priority) as usize].get_or_insert(priority);
+        }
+        let mut total = 0;
+        for (band, waiting) in best.iter().enumerate() {
+            let weight = i64::from(self.weights[band]);
+            if waiting.is_some() {
+                turn.credits[band] += weight;
+                total += weight;
+            } else {
+                turn.credits[band] = 0;
+            }
+        }
+        // Of equals the most urgent band goes first.
+        let band = (0..best.len()).filter(|band| best[*band].is_some()).rev().max_by_key(|band| turn.credits[*band])?;
+        turn.credits[band] -= total;
+        best[band].map(|priority| Choice { priority, ahead_of: None })
+    }
+
     /// The priority below `best` whose oldest task is overdue towards it the most.
     fn most_overdue(&self, heads: &Heads, best: Priority, now: Timestamp) -> Option<Priority> {
         match self.kind {
-            PolicyKind::Strict => None,
-            PolicyKind::Aging => Priority::descending()
+            PolicyKind::Strict | PolicyKind::Weighted => None,
+            PolicyKind::Aging | PolicyKind::Fair => Priority::descending()
                 .filter(|priority| *priority < best)
                 .filter_map(|priority| heads[priority.index()].map(|ready_at| (priority, ready_at)))
                 .filter(|(priority, ready_at)| self.is_overdue(*priority, *ready_at, best, now))
@@ -97,7 +180,7 @@ impl Policy {
 
     /// The best named priority that a waiting task counts as, `high` at most, else its own.
     pub fn effective_priority(&self, priority: Priority, ready_at: Timestamp, now: Timestamp) -> Priority {
-        if self.kind == PolicyKind::Strict {
+        if matches!(self.kind, PolicyKind::Strict | PolicyKind::Weighted) {
             return priority;
         }
         [Priority::HIGH, Priority::MEDIUM, Priority::LOW, Priority::BULK]
@@ -167,7 +250,7 @@ mod tests {
     fn the_most_overdue_is_the_smallest_ready_at_plus_offset() {
         // medium: 500 + 1200 = 1700; low: 0 + 1800 = 1800. Both overdue towards high at 2000.
         let waiting = heads(&[(Priority::HIGH, at(2000)), (Priority::MEDIUM, at(500)), (Priority::LOW, at(0))]);
-        let mut turn = Turn { saved: 0.75 };
+        let mut turn = Turn { saved: 0.75, ..Turn::default() };
         let choice = Policy::default().choose(&waiting, &mut turn, at(2000));
         assert_eq!(choice.map(|choice| choice.priority), Some(Priority::MEDIUM));
     }
@@ -185,6 +268,47 @@ mod tests {
     }
 
     proptest! {
+        /// Over any run of claims in which the same bands have work, each gets its share to
+        /// within one claim, and none waits longer than its weight says.
+        #[test]
+        fn weights_hold_over_any_window(weights in proptest::array::uniform3(1u32..=100), waiting in proptest::array::uniform3(any::<bool>()), skip in 0usize..50) {
+            let policy = Policy { kind: PolicyKind::Weighted, weights, ..Policy::default() };
+            let mut heads = Heads::default();
+            for (band, has_work) in waiting.iter().enumerate() {
+                let priority = [Priority::HIGH, Priority::MEDIUM, Priority::LOW][band];
+                heads[priority.index()] = has_work.then(|| at(0));
+            }
+            let total: u32 = (0..3).filter(|band| waiting[*band]).map(|band| weights[band]).sum();
+            prop_assume!(total > 0);
+            let mut turn = Turn::default();
+            for _ in 0..skip {
+                policy.choose(&heads, &mut turn, at(1));
+            }
+            let mut served = [0u32; 3];
+            for _ in 0..total {
+                let choice = policy.choose(&heads, &mut turn, at(1)).expect("something waits");
+                served[Band::of(choice.priority) as usize] += 1;
+            }
+            for band in 0..3 {
+                let share = if waiting[band] { weights[band] } else { 0 };
+                prop_assert_eq!(served[band], share, "a whole round is exact whenever it begins");
+            }
+        }
+
+        /// A band that had no work for a while gets no more than its share afterwards.
+        #[test]
+        fn idle_bands_save_nothing_up(idle in 1usize..500) {
+            let policy = Policy { kind: PolicyKind::Weighted, ..Policy::default() };
+            let mut turn = Turn::default();
+            let low_only = heads(&[(Priority::LOW, at(0))]);
+            for _ in 0..idle {
+                policy.choose(&low_only, &mut turn, at(1));
+            }
+            let both = heads(&[(Priority::LOW, at(0)), (Priority::CRITICAL, at(0))]);
+            let low = (0..80).filter(|_| policy.choose(&both, &mut turn, at(1)).map(|c| c.priority) == Some(Priority::LOW)).count();
+            prop_assert_eq!(low, 10);
+        }
+
         /// Over any run of contested claims the overdue share is kept to within one claim,
         /// and what goes by priority is always the best that waits.
         #[test]

@@ -2,15 +2,19 @@
 //! every node. What is not set follows the type, then the priority, then the built-in default.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::failure::{EndReason, TaskPolicy};
+use crate::breaker::BreakerSettings;
+use crate::error_rules::RuleBook;
+use crate::failure::{EndReason, ErrorClass, TaskPolicy};
 use crate::limits;
 use crate::names::{QueueName, TaskType};
-use crate::policy::{DEFAULT_OFFSETS, DEFAULT_OVERDUE_SHARE, Policy, PolicyKind};
+use crate::policy::{Band, DEFAULT_OFFSETS, DEFAULT_OVERDUE_SHARE, DEFAULT_WEIGHTS, Policy, PolicyKind};
 use crate::priority::Priority;
+use crate::rate::RateLimit;
 use crate::retry::{PriorityDefaults, RetryPolicy};
 use crate::status::Status;
 
@@ -47,6 +51,29 @@ impl Default for Depth {
     }
 }
 
+/// Dead letters of a type that are replayed when its breaker closes, each at most once.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AutoReplay {
+    /// Of these classes.
+    #[serde(default = "transient_only")]
+    pub classes: Vec<ErrorClass>,
+    /// At this pace.
+    #[serde(default = "ten")]
+    pub rate_per_second: f64,
+}
+
+fn transient_only() -> Vec<ErrorClass> {
+    vec![ErrorClass::Transient]
+}
+
+fn ten() -> f64 {
+    10.0
+}
+
+/// Slowest and fastest pace of a replay.
+pub const REPLAY_RATE: std::ops::RangeInclusive<f64> = 0.001..=100_000.0;
+
 /// Settings of one queue. A field that is `None` follows the default.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -57,6 +84,18 @@ pub struct QueueSettings {
     pub offsets: Option<BTreeMap<String, i64>>,
     /// Share of claims for overdue work.
     pub overdue_share: Option<f64>,
+    /// Weights of the bands `high`, `medium` and `low`; bands not named keep their default.
+    pub weights: Option<BTreeMap<String, u32>>,
+    /// Weights of tenants where the queue is fair; 1 unless named.
+    pub tenant_weights: Option<BTreeMap<String, u32>>,
+    /// How many of its tasks may run at once.
+    pub concurrency: Option<u32>,
+    /// How fast its tasks may start.
+    pub rate_limit: Option<RateLimit>,
+    /// How fast each tenant may submit.
+    pub tenant_rate_limit: Option<RateLimit>,
+    /// How many lanes may have tasks.
+    pub max_lanes: Option<u32>,
     /// How many tasks may wait.
     pub depth: Option<Depth>,
     /// How long ended tasks are kept.
@@ -84,6 +123,18 @@ pub struct TypeSettings {
     pub dead_letter: Option<bool>,
     /// Crashes until it counts as a poison pill.
     pub max_crashes: Option<u32>,
+    /// How many of its tasks may run at once.
+    pub concurrency: Option<u32>,
+    /// How fast its tasks may start.
+    pub rate_limit: Option<RateLimit>,
+    /// How much of a worker's capacity one task takes.
+    pub slots: Option<u32>,
+    /// When its breaker opens.
+    pub breaker: Option<BreakerSettings>,
+    /// Whether a replay must be confirmed.
+    pub sensitive: Option<bool>,
+    /// Dead letters that are replayed when the breaker closes.
+    pub auto_replay: Option<AutoReplay>,
     /// How long ended tasks are kept.
     pub retention: Option<Retention>,
     /// Whether claims pass it by.
@@ -138,6 +189,18 @@ pub struct QueueChange {
     pub offsets: Field<BTreeMap<String, i64>>,
     /// See [`QueueSettings::overdue_share`].
     pub overdue_share: Field<f64>,
+    /// See [`QueueSettings::weights`].
+    pub weights: Field<BTreeMap<String, u32>>,
+    /// See [`QueueSettings::tenant_weights`].
+    pub tenant_weights: Field<BTreeMap<String, u32>>,
+    /// See [`QueueSettings::concurrency`].
+    pub concurrency: Field<u32>,
+    /// See [`QueueSettings::rate_limit`].
+    pub rate_limit: Field<RateLimit>,
+    /// See [`QueueSettings::tenant_rate_limit`].
+    pub tenant_rate_limit: Field<RateLimit>,
+    /// See [`QueueSettings::max_lanes`].
+    pub max_lanes: Field<u32>,
     /// See [`QueueSettings::depth`].
     pub depth: Field<Depth>,
     /// See [`QueueSettings::retention`].
@@ -164,6 +227,18 @@ pub struct TypeChange {
     pub dead_letter: Field<bool>,
     /// See [`TypeSettings::max_crashes`].
     pub max_crashes: Field<u32>,
+    /// See [`TypeSettings::concurrency`].
+    pub concurrency: Field<u32>,
+    /// See [`TypeSettings::rate_limit`].
+    pub rate_limit: Field<RateLimit>,
+    /// See [`TypeSettings::slots`].
+    pub slots: Field<u32>,
+    /// See [`TypeSettings::breaker`].
+    pub breaker: Field<BreakerSettings>,
+    /// See [`TypeSettings::sensitive`].
+    pub sensitive: Field<bool>,
+    /// See [`TypeSettings::auto_replay`].
+    pub auto_replay: Field<AutoReplay>,
     /// See [`TypeSettings::retention`].
     pub retention: Field<Retention>,
     /// See [`TypeSettings::paused`].
@@ -201,6 +276,12 @@ impl QueueSettings {
         change.policy.apply(&mut next.policy);
         change.offsets.apply(&mut next.offsets);
         change.overdue_share.apply(&mut next.overdue_share);
+        change.weights.apply(&mut next.weights);
+        change.tenant_weights.apply(&mut next.tenant_weights);
+        change.concurrency.apply(&mut next.concurrency);
+        change.rate_limit.apply(&mut next.rate_limit);
+        change.tenant_rate_limit.apply(&mut next.tenant_rate_limit);
+        change.max_lanes.apply(&mut next.max_lanes);
         change.depth.apply(&mut next.depth);
         change.retention.apply(&mut next.retention);
         let mut paused = Some(next.paused);
@@ -214,10 +295,32 @@ impl QueueSettings {
         if self.overdue_share.is_some_and(|share| !(0.0..=1.0).contains(&share)) {
             return bad("overdue_share", "must be from 0 to 1");
         }
-        if let Some(depth) = self.depth
-            && depth.soft > depth.hard
+        if let Some(depth) = self.depth {
+            if depth.soft > depth.hard {
+                return bad("depth", "soft must not be above hard");
+            }
+            if depth.hard == 0 {
+                return bad("depth", "hard must be at least 1; pause the queue to stop its work");
+            }
+        }
+        self.band_weights()?;
+        for (tenant, weight) in self.tenant_weights.iter().flatten() {
+            if crate::names::Text::new(tenant).is_err() {
+                return bad("tenant_weights", "must be 1 to 256 bytes of text without control characters per tenant");
+            }
+            validate_weight("tenant_weights", *weight)?;
+        }
+        if self.tenant_weights.as_ref().is_some_and(|weights| weights.len() > limits::TENANT_WEIGHTS) {
+            return bad("tenant_weights", format!("must name at most {} tenants", limits::TENANT_WEIGHTS));
+        }
+        validate_flow(self.concurrency, self.rate_limit)?;
+        if let Some(limit) = self.tenant_rate_limit
+            && let Err(rule) = limit.validate()
         {
-            return bad("depth", "soft must not be above hard");
+            return bad("tenant_rate_limit", rule);
+        }
+        if self.max_lanes.is_some_and(|lanes| !(1..=1_000_000).contains(&lanes)) {
+            return bad("max_lanes", "must be from 1 to 1000000");
         }
         if let Some(retention) = &self.retention {
             retention.validate()?;
@@ -243,12 +346,30 @@ impl QueueSettings {
         Ok(table)
     }
 
+    fn band_weights(&self) -> Result<[u32; 3], BadSetting> {
+        let mut table = DEFAULT_WEIGHTS;
+        for (name, weight) in self.weights.iter().flatten() {
+            let Some(band) = Band::ALL.into_iter().find(|band| band.as_str() == name) else {
+                return bad("weights", format!("'{name}' is no band; take high, medium and low"));
+            };
+            validate_weight("weights", *weight)?;
+            table[band as usize] = *weight;
+        }
+        Ok(table)
+    }
+
+    /// The weight of a tenant.
+    pub fn tenant_weight(&self, tenant: &str) -> u32 {
+        self.tenant_weights.as_ref().and_then(|weights| weights.get(tenant)).copied().unwrap_or(1)
+    }
+
     /// The policy that claims follow.
     pub fn claim_policy(&self) -> Policy {
         Policy {
             kind: self.policy.unwrap_or_default(),
             offsets: self.offset_table().unwrap_or(DEFAULT_OFFSETS),
             overdue_share: self.overdue_share.unwrap_or(DEFAULT_OVERDUE_SHARE),
+            weights: self.band_weights().unwrap_or(DEFAULT_WEIGHTS),
         }
     }
 }
@@ -268,6 +389,12 @@ impl TypeSettings {
         change.retry.apply(&mut next.retry);
         change.dead_letter.apply(&mut next.dead_letter);
         change.max_crashes.apply(&mut next.max_crashes);
+        change.concurrency.apply(&mut next.concurrency);
+        change.rate_limit.apply(&mut next.rate_limit);
+        change.slots.apply(&mut next.slots);
+        change.breaker.apply(&mut next.breaker);
+        change.sensitive.apply(&mut next.sensitive);
+        change.auto_replay.apply(&mut next.auto_replay);
         change.retention.apply(&mut next.retention);
         let mut paused = Some(next.paused);
         change.paused.apply(&mut paused);
@@ -293,7 +420,42 @@ impl TypeSettings {
         {
             return bad(&format!("retry.{}", error.field), error.to_string());
         }
+        validate_flow(self.concurrency, self.rate_limit)?;
+        if self.slots.is_some_and(|slots| !(1..=limits::WORKER_CAPACITY).contains(&slots)) {
+            return bad("slots", format!("must be from 1 to {}", limits::WORKER_CAPACITY));
+        }
+        if let Some(breaker) = self.breaker
+            && let Err(rule) = breaker.validate()
+        {
+            return bad("breaker", rule);
+        }
+        if let Some(rule) = &self.auto_replay {
+            if rule.classes.is_empty() {
+                return bad("auto_replay.classes", "must name at least one class");
+            }
+            if !REPLAY_RATE.contains(&rule.rate_per_second) {
+                return bad("auto_replay.rate_per_second", "must be from 0.001 to 100000");
+            }
+        }
         self.retention.map_or(Ok(()), |retention| retention.validate())
+    }
+}
+
+fn validate_weight(field: &str, weight: u32) -> Result<(), BadSetting> {
+    if (1..=limits::WEIGHT).contains(&weight) {
+        Ok(())
+    } else {
+        bad(field, format!("must be from 1 to {}; pause what should get nothing", limits::WEIGHT))
+    }
+}
+
+fn validate_flow(concurrency: Option<u32>, rate_limit: Option<RateLimit>) -> Result<(), BadSetting> {
+    if concurrency.is_some_and(|most| !(1..=limits::CONCURRENCY).contains(&most)) {
+        return bad("concurrency", format!("must be from 1 to {}; pause it to stop it", limits::CONCURRENCY));
+    }
+    match rate_limit.map(|limit| limit.validate()) {
+        Some(Err(rule)) => bad("rate_limit", rule),
+        Some(Ok(())) | None => Ok(()),
     }
 }
 
@@ -318,6 +480,8 @@ pub struct Settings {
     pub queues: BTreeMap<QueueName, QueueSettings>,
     /// Types that have settings of their own.
     pub types: BTreeMap<TaskType, TypeSettings>,
+    /// Error rules.
+    pub error_rules: Arc<RuleBook>,
 }
 
 impl Settings {
@@ -329,6 +493,32 @@ impl Settings {
     /// Whether a type is paused.
     pub fn is_type_paused(&self, task_type: &TaskType) -> bool {
         self.types.get(task_type).is_some_and(|settings| settings.paused)
+    }
+
+    /// Whether a queue is fair between tenants.
+    pub fn is_fair(&self, queue: &QueueName) -> bool {
+        self.queues.get(queue).is_some_and(|settings| settings.policy == Some(PolicyKind::Fair))
+    }
+
+    /// How many lanes of a queue may have tasks.
+    pub fn max_lanes(&self, queue: &QueueName) -> usize {
+        let set = self.queues.get(queue).and_then(|settings| settings.max_lanes);
+        set.map_or(limits::LANES_PER_QUEUE, |lanes| lanes as usize)
+    }
+
+    /// When a type's breaker opens.
+    pub fn breaker(&self, task_type: &TaskType) -> BreakerSettings {
+        self.types.get(task_type).and_then(|settings| settings.breaker).unwrap_or_default()
+    }
+
+    /// How much of a worker's capacity one task of a type takes.
+    pub fn slots(&self, task_type: &TaskType) -> u32 {
+        self.types.get(task_type).and_then(|settings| settings.slots).unwrap_or(1)
+    }
+
+    /// Whether a replay of a type's tasks must be confirmed.
+    pub fn is_sensitive(&self, task_type: &TaskType) -> bool {
+        self.types.get(task_type).is_some_and(|settings| settings.sensitive == Some(true))
     }
 
     /// The bounds of a queue's depth.
@@ -406,6 +596,17 @@ mod tests {
             (r#"{"offsets":{"high":5000}}"#, "offsets"),
             (r#"{"offsets":{"urgent":0}}"#, "offsets"),
             (r#"{"retention":{"completed_days":-1}}"#, "retention"),
+            (r#"{"depth":{"soft":0,"hard":0}}"#, "depth"),
+            (r#"{"weights":{"high":0}}"#, "weights"),
+            (r#"{"weights":{"urgent":1}}"#, "weights"),
+            (r#"{"weights":{"low":1001}}"#, "weights"),
+            (r#"{"tenant_weights":{"a":0}}"#, "tenant_weights"),
+            (r#"{"tenant_weights":{"":1}}"#, "tenant_weights"),
+            (r#"{"concurrency":0}"#, "concurrency"),
+            (r#"{"rate_limit":{"count":0}}"#, "rate_limit"),
+            (r#"{"rate_limit":{"count":5,"per_seconds":0}}"#, "rate_limit"),
+            (r#"{"tenant_rate_limit":{"count":5,"burst":0}}"#, "tenant_rate_limit"),
+            (r#"{"max_lanes":0}"#, "max_lanes"),
         ] {
             let refused = QueueSettings::default().changed(&queue_change(json)).expect_err(json);
             assert_eq!(refused.field, field);
@@ -415,6 +616,14 @@ mod tests {
             (r#"{"max_retries":101}"#, "max_retries"),
             (r#"{"max_crashes":0}"#, "max_crashes"),
             (r#"{"retry":{"factor":0.5}}"#, "retry.factor"),
+            (r#"{"concurrency":0}"#, "concurrency"),
+            (r#"{"rate_limit":{"count":0,"per_seconds":60}}"#, "rate_limit"),
+            (r#"{"slots":0}"#, "slots"),
+            (r#"{"breaker":{"failure_ratio":0}}"#, "breaker"),
+            (r#"{"breaker":{"min_attempts":0}}"#, "breaker"),
+            (r#"{"breaker":{"recovery_seconds":0}}"#, "breaker"),
+            (r#"{"auto_replay":{"classes":[]}}"#, "auto_replay.classes"),
+            (r#"{"auto_replay":{"rate_per_second":0}}"#, "auto_replay.rate_per_second"),
         ] {
             let change: TypeChange = serde_json::from_str(json).expect("a change");
             assert_eq!(TypeSettings::default().changed(&change).expect_err(json).field, field);

@@ -19,12 +19,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::actor::Actor;
+use crate::breaker::{self, Forced, Scope};
+use crate::error_rules::{BadRule, ErrorRules};
 use crate::event::Event;
 use crate::failure::ErrorReport;
 use crate::filter::TaskFilter;
 use crate::ids::{LeaseToken, TaskId, WorkerId};
 use crate::json::{self, Json};
-use crate::names::{CapabilitySet, QueueName, TaskType};
+use crate::lane::LaneKey;
+use crate::names::{CapabilitySet, QueueName, TaskType, Text};
 use crate::priority::Priority;
 use crate::settings::{BadSetting, QueueChange, QueueSettings, Settings, TypeChange, TypeSettings};
 use crate::status::Status;
@@ -94,6 +97,28 @@ pub enum SubmitError {
         /// The queue.
         queue: QueueName,
     },
+    /// The tenant submits faster than its queue allows.
+    #[error("tenant {tenant} submits faster than queue {queue} allows")]
+    RateLimited {
+        /// Which item.
+        index: usize,
+        /// The queue.
+        queue: QueueName,
+        /// The tenant.
+        tenant: Text,
+        /// When there is room for the whole call.
+        retry_after: Duration,
+    },
+    /// A task with the same unique key stands in the way.
+    #[error("a task with the same unique key is {status}")]
+    UniqueConflict {
+        /// Which item.
+        index: usize,
+        /// The task that has the key; none if it is an earlier item of the same batch.
+        existing: Option<TaskId>,
+        /// Where it stands.
+        status: Status,
+    },
     /// This store cannot write to several queues in one transaction.
     #[error("the batch spans several queues")]
     BatchSpansQueues {
@@ -105,6 +130,31 @@ pub enum SubmitError {
     Store(#[from] StoreError),
 }
 
+/// Why a submit stands for a task that was there before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KnownBy {
+    /// The same idempotency key.
+    IdempotencyKey,
+    /// The same unique key; nothing changed.
+    UniqueKept,
+    /// The same unique key; the task took on what the submit brought.
+    UniqueReplaced,
+    /// The same unique key; the task starts when the submitted one would have.
+    UniqueRescheduled,
+}
+
+impl KnownBy {
+    /// The name on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::IdempotencyKey => "idempotency_key",
+            Self::UniqueKept => "unique_kept",
+            Self::UniqueReplaced => "unique_replaced",
+            Self::UniqueRescheduled => "unique_rescheduled",
+        }
+    }
+}
+
 /// A stored task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Submitted {
@@ -112,10 +162,17 @@ pub struct Submitted {
     pub id: TaskId,
     /// Where it stands.
     pub status: Status,
-    /// Whether it was there before, by its idempotency key.
-    pub deduplicated: bool,
+    /// Set if it was there before: by which key, and what the submit did to it.
+    pub known_by: Option<KnownBy>,
     /// About how many tasks of the same or higher priority are ahead.
     pub position: u64,
+}
+
+impl Submitted {
+    /// Whether it was there before.
+    pub fn is_known(&self) -> bool {
+        self.known_by.is_some()
+    }
 }
 
 /// A worker's wish for work.
@@ -308,6 +365,12 @@ pub enum ChangeError {
     /// It does not apply to where the task stands.
     #[error("the task is {0}")]
     WrongStatus(Status),
+    /// Another task has its unique key now.
+    #[error("task {0} has its unique key")]
+    UniqueConflict(TaskId),
+    /// A rule has replayed it before.
+    #[error("a rule has replayed the task before")]
+    ReplayedBefore,
 }
 
 /// A cancelled task.
@@ -341,6 +404,10 @@ pub struct Requeue {
     pub priority: Option<Priority>,
     /// New parameters; the original ones are kept beside them.
     pub parameters: Option<Json>,
+    /// Not at once: an ended task is scheduled this much later.
+    pub delay: Duration,
+    /// By a rule and not by a person: at most once per task.
+    pub by_rule: bool,
     /// Why.
     pub note: Option<String>,
 }
@@ -406,12 +473,104 @@ pub struct Stats {
     pub bytes: Option<u64>,
 }
 
+/// How one lane stands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LaneStats {
+    /// Which lane.
+    pub lane: LaneKey,
+    /// Tasks that are ready, those that wait for their key among them.
+    pub queued: u64,
+    /// When the oldest ready task became ready.
+    pub oldest_ready_at: Option<Timestamp>,
+    /// Tasks that run.
+    pub executing: u64,
+    /// Why nothing may be taken from it now, if so.
+    pub closed_by: Option<Hindrance>,
+}
+
+/// What keeps a whole lane from being claimed.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Hindrance {
+    /// The queue is paused.
+    QueuePaused,
+    /// The type is paused.
+    TypePaused,
+    /// The type's breaker is open, or half open and its trial runs.
+    BreakerOpen {
+        /// When one task is tried; none if a person forced it open or the trial runs.
+        until: Option<Timestamp>,
+    },
+    /// As many tasks of the type run as may.
+    TypeConcurrency {
+        /// How many may.
+        limit: u32,
+    },
+    /// As many tasks of the queue run as may.
+    QueueConcurrency {
+        /// How many may.
+        limit: u32,
+    },
+    /// The type's rate has no token.
+    TypeRate {
+        /// When it has.
+        next_token_at: Timestamp,
+    },
+    /// The queue's rate has no token.
+    QueueRate {
+        /// When it has.
+        next_token_at: Timestamp,
+    },
+}
+
+/// Why a `queued` task is not running, as far as the store knows.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Waiting {
+    /// It is not the first in the line of its ordering key.
+    OrderingKey {
+        /// The task that is, or that still runs though it was cancelled.
+        holder: TaskId,
+        /// Tasks of the line that go first, the holder among them.
+        ahead: u64,
+    },
+    /// As many tasks of its concurrency key run as may.
+    ConcurrencyKey {
+        /// How many may.
+        limit: u32,
+        /// Some of those that run.
+        running: Vec<TaskId>,
+    },
+    /// Its lane is closed.
+    Lane(Hindrance),
+    /// It stands in its lane.
+    Line {
+        /// About how many tasks will be claimed first.
+        ahead: u64,
+    },
+}
+
+/// Why a breaker was not forced.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BreakerError {
+    /// There is no such worker.
+    #[error("no such worker")]
+    UnknownWorker,
+    /// As many breakers are kept as may be.
+    #[error("too many breakers are forced")]
+    TooMany,
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
 /// Why a setting was not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
     /// Out of bounds or at odds with another.
     #[error(transparent)]
     Bad(#[from] BadSetting),
+    /// An error rule cannot be used.
+    #[error(transparent)]
+    BadRule(#[from] BadRule),
     /// It has no settings.
     #[error("there are no such settings")]
     Unknown,
@@ -453,7 +612,7 @@ pub trait Store: Send + Sync {
     // Tasks in.
 
     /// Stores all of the tasks or none. A known idempotency key answers with the task that
-    /// has it. New tasks are `queued`, or `scheduled` if their time has not come.
+    /// has it, a unique key that is taken as the task asked. New tasks are `queued`, or `scheduled` if their time has not come.
     async fn submit(&self, tasks: Vec<NewTask>) -> Result<Vec<Submitted>, SubmitError>;
 
     // Work out and results in.
@@ -537,8 +696,11 @@ pub trait Store: Send + Sync {
     /// Resolves when the task has ended or does not exist. May resolve early: look again.
     async fn until_ended(&self, task: TaskId) -> Result<(), StoreError>;
 
-    /// About how many tasks will be claimed before this one; `None` if it is not `queued`.
-    async fn tasks_ahead(&self, task: TaskId) -> Result<Option<u64>, StoreError>;
+    /// Why a task is not running; `None` if it is not `queued`.
+    async fn waiting_for(&self, task: TaskId) -> Result<Option<Waiting>, StoreError>;
+
+    /// Lanes that have tasks.
+    async fn lanes(&self) -> Result<Vec<LaneStats>, StoreError>;
 
     /// How everything stands.
     async fn stats(&self) -> Result<Stats, StoreError>;
@@ -573,6 +735,21 @@ pub trait Store: Send + Sync {
 
     /// Forgets a type's settings; its tasks stay.
     async fn clear_type(&self, task_type: TaskType) -> Result<(), SettingsError>;
+
+    /// Replaces all error rules.
+    async fn change_error_rules(&self, rules: ErrorRules) -> Result<(), SettingsError>;
+
+    // Breakers.
+
+    /// Breakers that are not closed, were forced, or count attempts.
+    async fn breakers(&self) -> Result<Vec<breaker::View>, StoreError>;
+
+    /// Forces a breaker, or leaves it to itself again.
+    async fn force_breaker(&self, scope: Scope, forced: Option<Forced>) -> Result<breaker::View, BreakerError>;
+
+    /// The dead letters of the outage of this type that began at `since` were replayed as its rule says. The mark of
+    /// another outage, over since then, stays.
+    async fn replay_settled(&self, task_type: TaskType, since: Timestamp) -> Result<(), StoreError>;
 
     // The store itself.
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::failure::{EndReason, ErrorClass, ErrorReport, TaskPolicy};
 use crate::ids::{LeaseToken, TaskId, WorkerId};
 use crate::json::Json;
+use crate::keys::{FlowKey, Unique};
 use crate::names::{CapabilitySet, QueueName, TagKey, TaskType, Text};
 use crate::priority::Priority;
 use crate::status::Status;
@@ -35,6 +36,10 @@ pub struct TaskSpec {
     pub expires_at: Option<Timestamp>,
     /// The same key within its window is the same task.
     pub idempotency_key: Option<Text>,
+    /// Who must wait for whom.
+    pub flow_key: Option<FlowKey>,
+    /// What counts as the same work.
+    pub unique: Option<Unique>,
     /// Whose task it is.
     pub tenant: Option<Text>,
     /// What people find it by.
@@ -160,6 +165,8 @@ pub struct TaskState {
     pub end_reason: Option<EndReason>,
     /// The parameters it was submitted with, if a person edited them since.
     pub original_parameters: Option<Json>,
+    /// Whether a rule has replayed it; it does so once.
+    pub auto_replayed: bool,
     /// Failed attempts, oldest first. Lists carry only the last.
     pub failed_attempts: Vec<FailedAttempt>,
 }

@@ -39,6 +39,8 @@ pub enum Trigger {
     RunNow,
     /// A person wants an ended task to run again.
     Replay,
+    /// A person wants an ended task to run again, in a while.
+    ReplayLater,
     /// A person takes a waiting task out of the flow.
     Bury,
     /// A person gives a dead letter up.
@@ -49,7 +51,7 @@ pub enum Trigger {
 
 impl Trigger {
     /// All triggers.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Unblock,
         Self::Due,
         Self::Claim,
@@ -66,6 +68,7 @@ impl Trigger {
         Self::Expire,
         Self::RunNow,
         Self::Replay,
+        Self::ReplayLater,
         Self::Bury,
         Self::Discard,
         Self::Amend,
@@ -90,6 +93,7 @@ impl Trigger {
             Self::Expire => "expire",
             Self::RunNow => "run now",
             Self::Replay => "replay",
+            Self::ReplayLater => "replay, paced",
             Self::Bury => "dead-letter by hand",
             Self::Discard => "discard",
             Self::Amend => "amend",
@@ -345,6 +349,7 @@ pub fn transition(from: Status, trigger: Trigger) -> Result<Effect, Illegal> {
             | T::LapseQuietly
             | T::RunNow
             | T::Replay
+            | T::ReplayLater
             | T::Discard => illegal,
         },
         Scheduled => match trigger {
@@ -366,6 +371,7 @@ pub fn transition(from: Status, trigger: Trigger) -> Result<Effect, Illegal> {
             | T::LapseDead
             | T::LapseQuietly
             | T::Replay
+            | T::ReplayLater
             | T::Discard => illegal,
         },
         Queued => match trigger {
@@ -387,6 +393,7 @@ pub fn transition(from: Status, trigger: Trigger) -> Result<Effect, Illegal> {
             | T::LapseQuietly
             | T::RunNow
             | T::Replay
+            | T::ReplayLater
             | T::Discard => illegal,
         },
         Executing => match trigger {
@@ -419,9 +426,16 @@ pub fn transition(from: Status, trigger: Trigger) -> Result<Effect, Illegal> {
                 ordering: OrderingKey::PassesOnWhenLeaseEnds,
                 ..ends(Cancelled, Slot::FreedWhenLeaseEnds, Told::Cancelled)
             }),
-            T::Unblock | T::Due | T::Claim | T::Expire | T::RunNow | T::Replay | T::Bury | T::Discard | T::Amend => {
-                illegal
-            }
+            T::Unblock
+            | T::Due
+            | T::Claim
+            | T::Expire
+            | T::RunNow
+            | T::Replay
+            | T::ReplayLater
+            | T::Bury
+            | T::Discard
+            | T::Amend => illegal,
         },
         DeadLetter | Failed => match trigger {
             T::Replay => Ok(Effect {
@@ -431,6 +445,14 @@ pub fn transition(from: Status, trigger: Trigger) -> Result<Effect, Illegal> {
                 ordering: OrderingKey::JoinsAtBack,
                 unique: UniqueKey::TakenAgain,
                 ..stays(Queued)
+            }),
+            // It joins the line of its key when it is due, as any delayed task.
+            T::ReplayLater => Ok(Effect {
+                retries: Count::Reset,
+                crashes: Count::Reset,
+                place: Place::WaitsThenJoins,
+                unique: UniqueKey::TakenAgain,
+                ..stays(Scheduled)
             }),
             T::Discard if from == DeadLetter => Ok(stays(Failed)),
             T::Unblock
@@ -514,7 +536,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(legal, 29, "a new legal pair needs its row in the conformance suite");
+        assert_eq!(legal, 31, "a new legal pair needs its row in the conformance suite");
     }
 
     #[test]

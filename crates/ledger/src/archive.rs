@@ -87,6 +87,7 @@ pub fn task(ids: &IdCodec, key: TaskKey, cold: Cold, hot: Option<Hot>) -> Option
         result: None,
         end_reason: None,
         original_parameters: row.original_parameters,
+        auto_replayed: row.auto_replayed,
         failed_attempts,
     };
     let state = match (ended, hot) {

@@ -2,6 +2,7 @@
 //! into the next one. Nobody is answered before the commit; one bad item fails alone.
 
 use std::sync::{Arc, RwLock};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 use windlass_core::event::Observer;
@@ -171,6 +172,15 @@ pub struct Shared {
     pub settings: RwLock<Arc<Settings>>,
 }
 
+/// What a transaction may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    /// Everything; claims that wait are served too.
+    Write,
+    /// Only what writes nothing.
+    Memory,
+}
+
 /// The single writer: a ledger, its journal, and who watches.
 pub struct Writer<J> {
     ledger: Ledger,
@@ -205,11 +215,20 @@ impl<J: Journal> Writer<J> {
 
     fn run_or_split(
         &mut self,
+        batch: Vec<Box<dyn Operation>>,
+        left: &mut Vec<Box<dyn Operation>>,
+    ) -> Result<(), JournalError> {
+        self.attempt(batch, Access::Write, left)
+    }
+
+    fn attempt(
+        &mut self,
         mut batch: Vec<Box<dyn Operation>>,
+        access: Access,
         left: &mut Vec<Box<dyn Operation>>,
     ) -> Result<(), JournalError> {
         let mut served = ServedClaims::default();
-        match self.transact(&mut batch, &mut served) {
+        match self.transact(&mut batch, access, &mut served) {
             Ok(()) => {
                 let changes = self.ledger.keep();
                 self.publish();
@@ -237,12 +256,10 @@ impl<J: Journal> Writer<J> {
                     self.run_or_split(batch, left)?;
                     return self.run_or_split(second, left);
                 }
-                // A full disk is no reason to refuse what writes nothing.
+                // A full disk is no reason to refuse what writes nothing, such as the renewal of a lease.
                 let (batch, harmless): (Vec<_>, Vec<_>) = batch.into_iter().partition(|operation| operation.writes());
-                if !error.fatal && !batch.is_empty() && !harmless.is_empty() {
-                    self.ledger.lanes_changed = false;
-                    self.run_or_split(harmless, left)?;
-                    self.ledger.lanes_changed = true;
+                if !error.fatal && access == Access::Write && !harmless.is_empty() {
+                    self.attempt(harmless, Access::Memory, left)?;
                     return self.refuse(batch, &error, left);
                 }
                 self.refuse(batch.into_iter().chain(harmless).collect(), &error, left)
@@ -267,9 +284,16 @@ impl<J: Journal> Writer<J> {
         if error.fatal { Err(error.clone()) } else { Ok(()) }
     }
 
-    fn transact(&mut self, batch: &mut [Box<dyn Operation>], served: &mut ServedClaims) -> JournalResult<()> {
+    fn transact(
+        &mut self,
+        batch: &mut [Box<dyn Operation>],
+        access: Access,
+        served: &mut ServedClaims,
+    ) -> JournalResult<()> {
         self.ledger.start();
-        let writes = self.ledger.lanes_changed || batch.iter().any(|operation| operation.writes());
+        let has_work =
+            self.ledger.lanes_changed || self.ledger.unfinished || batch.iter().any(|operation| operation.writes());
+        let writes = has_work && access == Access::Write;
         if writes {
             self.journal.begin()?;
         }
@@ -278,10 +302,26 @@ impl<J: Journal> Writer<J> {
         }
         if writes {
             self.ledger.serve_waiters(&mut self.journal, &mut served.0)?;
+            self.ledger.settle_keys();
             self.ledger.seal(&mut self.journal)?;
             self.journal.commit()?;
         }
         Ok(())
+    }
+
+    /// How long until something opens by itself that a waiting claim may wait for.
+    pub fn wake_in(&self) -> Option<Duration> {
+        self.ledger.wake_at().map(|at| at.since(self.ledger.clock.now()))
+    }
+
+    /// Serves waiting claims that something has opened for, if it has.
+    pub fn wake(&mut self) -> Result<(), JournalError> {
+        if self.ledger.wake_at().is_none_or(|at| at > self.ledger.clock.now()) {
+            return Ok(());
+        }
+        let mut left = Vec::new();
+        self.run_or_split(Vec::new(), &mut left)?;
+        self.run(left)
     }
 
     fn publish(&self) {

@@ -1,11 +1,12 @@
 //! The end of an attempt: results, lapsed leases, timeouts.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use windlass_core::actor::Actor;
-use windlass_core::event::Change;
+use windlass_core::event::{Change, FailureNote};
 use windlass_core::failure::{
-    EndReason, ErrorClass, ErrorReport, TaskPolicy, Verdict, after_crash, after_failure, classify,
+    DecidedBy, EndReason, ErrorClass, ErrorReport, TaskPolicy, Verdict, after_crash, after_failure, classify,
 };
 use windlass_core::ids::{LeaseToken, TaskId, TaskKey, WorkerId};
 use windlass_core::json::Json;
@@ -18,7 +19,7 @@ use windlass_core::transition::{Effect, Trigger, transition};
 use crate::claim::missing;
 use crate::index::{Lease, LiveTask};
 use crate::journal::{AppliedResult, Journal, JournalError, JournalResult};
-use crate::ledger::{Ending, Ledger, Past, moved};
+use crate::ledger::{Ending, Ledger, Move, Past, moved};
 use crate::submit::Prepared;
 
 /// A result on its way in, with its follow-ups prepared.
@@ -168,10 +169,22 @@ impl Ledger {
     ) -> JournalResult<()> {
         let task = self.running(key)?;
         let past = Past { applied: Some(applied), ..Self::past(journal, key, &task, Some(lease))? };
-        let ended = moved(task, &effect_of(Trigger::Complete)?, self.now, Duration::ZERO);
+        let effect = effect_of(Trigger::Complete)?;
+        let ended = moved(task, &effect, self.now, Duration::ZERO);
+        self.tell_success(journal, lease)?;
         self.drop_lease(journal, key, lease)?;
-        let ending = Ending { reason: None, result, change: Change::Completed };
-        self.end(journal, key, task.status, ended, past, ending, actor, Some(lease))
+        let step = Move {
+            key,
+            from: task.status,
+            task: ended,
+            effect,
+            past,
+            change: Change::Completed,
+            actor,
+            lease: Some(lease),
+            failure: None,
+        };
+        self.end(journal, step, Ending { reason: None, result })
     }
 
     /// The handler itself cancels its task: nobody runs it any more, so the lease ends with it.
@@ -186,11 +199,22 @@ impl Ledger {
     ) -> JournalResult<()> {
         let task = self.running(key)?;
         let past = Past { applied: Some(applied), ..Self::past(journal, key, &task, Some(lease))? };
-        let ended = moved(task, &effect_of(Trigger::Cancel)?, self.now, Duration::ZERO);
+        let effect = effect_of(Trigger::Cancel)?;
+        let ended = moved(task, &effect, self.now, Duration::ZERO);
         // As one that was revoked: on disk a cancelled task looks as if its worker did not know yet.
         self.drop_lease(journal, key, &Lease { revoked: true, ..*lease })?;
-        let ending = Ending { reason: None, result: None, change: Change::Cancelled { note } };
-        self.end(journal, key, task.status, ended, past, ending, actor, Some(lease))
+        let step = Move {
+            key,
+            from: task.status,
+            task: ended,
+            effect,
+            past,
+            change: Change::Cancelled { note },
+            actor,
+            lease: Some(lease),
+            failure: None,
+        };
+        self.end(journal, step, Ending::default())
     }
 
     pub(crate) fn release(
@@ -204,11 +228,22 @@ impl Ledger {
         let task = self.running(key)?;
         let mut past = Self::past(journal, key, &task, Some(lease))?;
         past.applied = applied.or(past.applied);
-        let next = moved(task, &effect_of(Trigger::Release)?, self.now, Duration::ZERO);
+        let effect = effect_of(Trigger::Release)?;
+        let next = moved(task, &effect, self.now, Duration::ZERO);
         self.drop_lease(journal, key, lease)?;
         journal.put_progress(key, None)?;
-        self.carry_on(journal, key, task.status, next, past, Change::Released, actor, Some(lease))?;
-        Ok(next.status)
+        let step = Move {
+            key,
+            from: task.status,
+            task: next,
+            effect,
+            past,
+            change: Change::Released,
+            actor,
+            lease: Some(lease),
+            failure: None,
+        };
+        self.carry_on(journal, step).map(|task| task.status)
     }
 
     fn snooze(
@@ -222,12 +257,14 @@ impl Ledger {
     ) -> JournalResult<Status> {
         let task = self.running(key)?;
         let past = Past { applied: Some(applied), ..Self::past(journal, key, &task, Some(lease))? };
-        let next = moved(task, &effect_of(Trigger::Snooze)?, self.now, span);
+        let effect = effect_of(Trigger::Snooze)?;
+        let next = moved(task, &effect, self.now, span);
         self.drop_lease(journal, key, lease)?;
         journal.put_progress(key, None)?;
         let change = Change::Snoozed { run_at: next.run_at };
-        self.carry_on(journal, key, task.status, next, past, change, actor, Some(lease))?;
-        Ok(next.status)
+        let step =
+            Move { key, from: task.status, task: next, effect, past, change, actor, lease: Some(lease), failure: None };
+        self.carry_on(journal, step).map(|task| task.status)
     }
 
     /// An attempt is over without success: another one follows, or the task is given up.
@@ -243,7 +280,7 @@ impl Ledger {
         let mut task = self.running(key)?;
         let Some(row) = journal.task(key)? else { return Err(missing(key)) };
         let policy = &row.spec.policy;
-        let (class, error) = describe(fault, policy, lease);
+        let (class, decided_by, error) = self.describe(fault, policy, lease);
         let verdict = self.verdict(fault, policy, key, &task, class, &error);
         let mut past = Self::past(journal, key, &task, Some(lease))?;
         let attempt = FailedAttempt {
@@ -256,17 +293,20 @@ impl Ledger {
         };
         journal.insert_attempt(key, &attempt)?;
         journal.put_progress(key, None)?;
-        let code = attempt.error.code;
+        let FailedAttempt { error: ErrorReport { code, message, .. }, .. } = attempt;
+        let failure = Some(Arc::new(FailureNote { class, decided_by, code: code.clone(), message }));
         let lapsed = matches!(fault, Fault::Lapsed);
         if class.grows_timeout() {
             task.timeouts = task.timeouts.saturating_add(1);
         }
+        self.tell_failure(journal, lease, class)?;
         self.drop_lease(journal, key, lease)?;
         let from = Status::Executing;
         match verdict {
             Verdict::Retry(delay) => {
                 let trigger = if lapsed { Trigger::LapseRetry } else { Trigger::FailRetry };
-                let mut next = moved(task, &effect_of(trigger)?, self.now, delay);
+                let effect = effect_of(trigger)?;
+                let mut next = moved(task, &effect, self.now, delay);
                 next.retrying = true;
                 past.applied = digest
                     .map(|digest| AppliedResult { claim: lease.claim.0, digest, status: next.status })
@@ -276,8 +316,8 @@ impl Ledger {
                 } else {
                     Change::Retrying { class, code, run_at: next.run_at }
                 };
-                self.carry_on(journal, key, from, next, past, change, actor, Some(lease))?;
-                Ok(next.status)
+                let step = Move { key, from, task: next, effect, past, change, actor, lease: Some(lease), failure };
+                self.carry_on(journal, step).map(|task| task.status)
             }
             Verdict::GiveUp(reason) => {
                 let trigger = match (lapsed, policy.dead_letter) {
@@ -286,14 +326,35 @@ impl Ledger {
                     (true, true) => Trigger::LapseDead,
                     (true, false) => Trigger::LapseQuietly,
                 };
-                let ended = moved(task, &effect_of(trigger)?, self.now, Duration::ZERO);
+                let effect = effect_of(trigger)?;
+                let ended = moved(task, &effect, self.now, Duration::ZERO);
                 past.applied = digest
                     .map(|digest| AppliedResult { claim: lease.claim.0, digest, status: ended.status })
                     .or(past.applied);
                 let change = given_up(ended, reason, Some(class), code, None);
-                let ending = Ending { reason: Some(reason), result: None, change };
-                self.end(journal, key, from, ended, past, ending, actor, Some(lease))?;
+                let step = Move { key, from, task: ended, effect, past, change, actor, lease: Some(lease), failure };
+                self.end(journal, step, Ending { reason: Some(reason), result: None })?;
                 Ok(ended.status)
+            }
+        }
+    }
+
+    /// The class of a failure, what put it there, and the error as it is kept.
+    fn describe(&self, fault: &Fault<'_>, policy: &TaskPolicy, lease: &Lease) -> (ErrorClass, DecidedBy, ErrorReport) {
+        match fault {
+            Fault::Reported(error) => {
+                let task_type = &self.index.lanes.key(lease.lane).task_type;
+                let (class, decided_by) = classify(&policy.retry, &self.settings.error_rules, task_type, error);
+                (class, decided_by, (*error).clone())
+            }
+            Fault::TimedOut => {
+                let allowed = lease.deadline.since(lease.claimed_at).as_secs_f64();
+                let message = format!("the attempt took longer than its {allowed} s");
+                (ErrorClass::Timeout, DecidedBy::BuiltIn, ErrorReport::internal("timeout", message))
+            }
+            Fault::Lapsed => {
+                let message = "the worker was lost: its lease lapsed without a result".to_owned();
+                (ErrorClass::WorkerLost, DecidedBy::BuiltIn, ErrorReport::internal("lease_expired", message))
             }
         }
     }
@@ -313,7 +374,9 @@ impl Ledger {
         match fault {
             Fault::Lapsed => after_crash(policy, u32::from(task.crashes) + 1, age, seed),
             Fault::Reported(_) | Fault::TimedOut => {
-                after_failure(policy, class, error.retry_after_seconds, task.retries.into(), age, seed)
+                let unknown_max_retries = self.settings.error_rules.source().unknown_max_retries;
+                let retries = task.retries.into();
+                after_failure(policy, class, error.retry_after_seconds, retries, age, unknown_max_retries, seed)
             }
         }
     }
@@ -381,23 +444,6 @@ impl Ledger {
             });
         }
         Ok(answers)
-    }
-}
-
-fn describe(fault: &Fault<'_>, policy: &TaskPolicy, lease: &Lease) -> (ErrorClass, ErrorReport) {
-    match fault {
-        Fault::Reported(error) => (classify(&policy.retry, error), (*error).clone()),
-        Fault::TimedOut => {
-            let allowed = lease.deadline.since(lease.claimed_at).as_secs_f64();
-            (
-                ErrorClass::Timeout,
-                ErrorReport::internal("timeout", format!("the attempt took longer than its {allowed} s")),
-            )
-        }
-        Fault::Lapsed => {
-            let message = "the worker was lost: its lease lapsed without a result".to_owned();
-            (ErrorClass::WorkerLost, ErrorReport::internal("lease_expired", message))
-        }
     }
 }
 

@@ -9,6 +9,7 @@ use windlass_core::names::{QueueName, TaskType};
 use windlass_core::status::Status;
 use windlass_core::time::Timestamp;
 
+use crate::flows::{Flows, Keyed};
 use crate::journal::SEGMENT_KEYS;
 use crate::lanes::{LaneIx, Lanes, Standing};
 
@@ -21,6 +22,12 @@ pub struct LiveTask {
     pub status: Status,
     /// Waits between two attempts.
     pub retrying: bool,
+    /// Ready, but its key lets others go first.
+    pub held: bool,
+    /// Whether it has an ordering or concurrency key.
+    pub keyed: bool,
+    /// Whether it may have a unique key to give back.
+    pub unique: bool,
     /// Whether the journal has an overlay row for it.
     pub overlaid: bool,
     /// Attempts that ran out of time or memory.
@@ -44,6 +51,7 @@ pub struct LiveTask {
 impl LiveTask {
     fn standing(&self) -> Standing {
         match self.status {
+            Status::Queued if self.held => Standing::Held(self.ready_at),
             Status::Queued => Standing::Ready(self.ready_at),
             Status::Executing => Standing::Running,
             Status::Blocked
@@ -71,6 +79,12 @@ pub struct Lease {
     pub claim_row: u64,
     /// The event row of the claim.
     pub event_no: u64,
+    /// The lane of the task: what it counts for while it runs, also after the task was cancelled.
+    pub lane: LaneIx,
+    /// How much of the worker's capacity it takes.
+    pub slots: u32,
+    /// Whether the task has an ordering or concurrency key.
+    pub keyed: bool,
     /// When the task was submitted: with the key it gives the id, also after the task has ended.
     pub created_at: Timestamp,
     /// When it was claimed.
@@ -90,6 +104,7 @@ enum Undo {
     Task(TaskKey, Option<LiveTask>),
     Lease(TaskKey, Option<Lease>),
     Expiry(TaskKey, Option<Timestamp>),
+    Keyed(TaskKey, Option<Keyed>),
     ClaimRow(u64, u32),
     Ended(Status, i64),
     Dead((QueueName, TaskType), i64),
@@ -100,9 +115,13 @@ enum Undo {
 pub struct Index {
     /// The lanes.
     pub lanes: Lanes,
+    /// The keys.
+    pub flows: Flows,
+    keyed: HashMap<TaskKey, Keyed>,
     tasks: BTreeMap<TaskKey, LiveTask>,
     leases: HashMap<TaskKey, Lease>,
     leases_by_worker: HashMap<WorkerId, BTreeSet<TaskKey>>,
+    slots_taken: HashMap<WorkerId, u32>,
     expiries: HashMap<TaskKey, Timestamp>,
     due: BTreeSet<(Timestamp, TaskKey)>,
     lapsing: BTreeSet<(Timestamp, TaskKey)>,
@@ -216,6 +235,33 @@ impl Index {
             self.due.insert((due_at, key));
         }
         self.arm_expiry(key, old, task);
+        if old.or(task).is_some_and(|task| task.keyed) {
+            self.sync_flow(key);
+        }
+        old
+    }
+
+    fn sync_flow(&mut self, key: TaskKey) {
+        self.flows.sync(key, self.keyed.get(&key), self.tasks.get(&key), self.leases.contains_key(&key));
+    }
+
+    /// What a task has to do with its ordering or concurrency key.
+    pub fn keyed(&self, key: TaskKey) -> Option<Keyed> {
+        self.keyed.get(&key).copied()
+    }
+
+    /// Changes what a task has to do with its key.
+    pub fn set_keyed(&mut self, key: TaskKey, keyed: Option<Keyed>) {
+        let old = self.swap_keyed(key, keyed);
+        self.undo.push(Undo::Keyed(key, old));
+    }
+
+    fn swap_keyed(&mut self, key: TaskKey, keyed: Option<Keyed>) -> Option<Keyed> {
+        let old = match keyed {
+            Some(keyed) => self.keyed.insert(key, keyed),
+            None => self.keyed.remove(&key),
+        };
+        self.sync_flow(key);
         old
     }
 
@@ -277,7 +323,40 @@ impl Index {
             }
             self.leases_by_worker.entry(lease.worker).or_default().insert(key);
         }
+        // A renewed lease holds what it held; of two the new one begins first, so that the lane stays.
+        if old.map(|old| old.lane) != lease.map(|lease| lease.lane) {
+            if let Some(lease) = &lease {
+                self.lanes.hold(lease.lane);
+            }
+            if let Some(old) = &old {
+                self.lanes.unhold(old.lane);
+            }
+        }
+        if old.is_some() != lease.is_some() && old.or(lease).is_some_and(|lease| lease.keyed) {
+            self.sync_flow(key);
+        }
+        self.count_slots(old.as_ref(), lease.as_ref());
         old
+    }
+
+    fn count_slots(&mut self, old: Option<&Lease>, new: Option<&Lease>) {
+        if let Some(new) = new {
+            *self.slots_taken.entry(new.worker).or_default() += new.slots;
+        }
+        if let Some(old) = old
+            && let Some(taken) = self.slots_taken.get_mut(&old.worker)
+        {
+            *taken -= old.slots;
+            if *taken == 0 {
+                self.slots_taken.remove(&old.worker);
+            }
+        }
+    }
+
+    /// How much of a worker's capacity its tasks take, and how many they are.
+    pub fn load_of(&self, worker: WorkerId) -> (u32, usize) {
+        let taken = self.slots_taken.get(&worker).copied().unwrap_or(0);
+        (taken, self.leases_by_worker.get(&worker).map_or(0, BTreeSet::len))
     }
 
     /// Notes how many tasks run under a claim row.
@@ -327,7 +406,8 @@ impl Index {
     /// The transaction is durable: nothing is undone any more.
     pub fn keep(&mut self) {
         self.undo.clear();
-        self.lanes.vanish();
+        self.lanes.keep();
+        self.flows.vanish();
     }
 
     /// The transaction came to nothing: everything is as it was before.
@@ -343,6 +423,9 @@ impl Index {
                 Undo::Expiry(key, old) => {
                     self.swap_expiry(key, old);
                 }
+                Undo::Keyed(key, old) => {
+                    self.swap_keyed(key, old);
+                }
                 Undo::ClaimRow(first, old) => self.set_claim(first, old),
                 Undo::Ended(status, delta) => {
                     let counter = &mut self.ended[usize::from(status.code())];
@@ -351,6 +434,7 @@ impl Index {
                 Undo::Dead(place, delta) => self.add_dead(&place, -delta),
             }
         }
-        self.lanes.vanish();
+        self.lanes.undo();
+        self.flows.vanish();
     }
 }

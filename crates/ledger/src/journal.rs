@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use windlass_core::breaker::{Record, Scope};
+use windlass_core::error_rules::ErrorRules;
 use windlass_core::event::Committed;
 use windlass_core::failure::EndReason;
 use windlass_core::ids::{TaskKey, WorkerId};
 use windlass_core::json::Json;
+use windlass_core::keys::{FlowKey, UniqueKey};
 use windlass_core::lane::LaneKey;
 use windlass_core::names::{QueueName, TaskType, Text};
 use windlass_core::settings::{QueueSettings, Settings, TypeSettings};
@@ -16,6 +19,8 @@ use windlass_core::status::Status;
 use windlass_core::task::{FailedAttempt, Progress, TaskSpec};
 use windlass_core::time::Timestamp;
 use windlass_core::worker::WorkerProfile;
+
+use crate::flows::Place;
 
 /// A journal could not do what it was asked. The transaction is to be rolled back.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -45,6 +50,8 @@ pub struct TaskRow {
     pub event_no: u64,
     /// The parameters before a person edited them.
     pub original_parameters: Option<Json>,
+    /// Whether a rule has replayed it.
+    pub auto_replayed: bool,
 }
 
 /// What the store adds to a new task.
@@ -98,6 +105,9 @@ pub struct Overlay {
     pub applied: Option<AppliedResult>,
     /// Event rows after the submit's.
     pub event_nos: Vec<u64>,
+    /// Its place in the line of its ordering key, if it has joined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<Place>,
 }
 
 /// One task of a claim.
@@ -187,6 +197,39 @@ pub struct KeyRow {
     pub forget_at: Timestamp,
 }
 
+/// Who has a unique key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UniqueRow {
+    /// The task.
+    pub task: TaskKey,
+    /// When that task was submitted: with the key it gives the id, also when the task is gone.
+    pub created_at: Timestamp,
+    /// Whether the task holds it by its status.
+    pub held: bool,
+    /// Until when it is kept whatever becomes of the task.
+    pub keep_until: Option<Timestamp>,
+}
+
+impl UniqueRow {
+    /// Whether a submit with the same key meets it.
+    pub fn is_taken(&self, now: Timestamp) -> bool {
+        self.held || self.keep_until.is_some_and(|until| until > now)
+    }
+}
+
+/// A cancelled task that a worker may still run.
+#[derive(Clone, Debug)]
+pub struct CancelledRow {
+    /// When it was submitted.
+    pub created_at: Timestamp,
+    /// Number of its events.
+    pub version: u32,
+    /// Its lane.
+    pub lane: LaneKey,
+    /// Its ordering or concurrency key.
+    pub flow_key: Option<FlowKey>,
+}
+
 /// A sequence whose numbers are never given twice, not even after a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sequence {
@@ -222,6 +265,10 @@ pub struct LiveRow {
     pub run_at: Timestamp,
     /// When it expires.
     pub expires_at: Option<Timestamp>,
+    /// Its ordering or concurrency key.
+    pub flow_key: Option<FlowKey>,
+    /// Whether it came with a unique key.
+    pub unique: bool,
     /// How it stands, if not as submitted.
     pub overlay: Option<Overlay>,
 }
@@ -241,8 +288,10 @@ pub struct Recovered {
     pub claims: Vec<ClaimRow>,
     /// How long the attempts of these claims may take, by task key.
     pub timeouts: BTreeMap<u64, Duration>,
-    /// Tasks of these claims that were cancelled while they ran, with the time they were submitted and the number of their events.
-    pub cancelled: BTreeMap<u64, (Timestamp, u32)>,
+    /// Tasks of these claims that were cancelled while they ran.
+    pub cancelled: BTreeMap<u64, CancelledRow>,
+    /// Breakers that are not as they were made.
+    pub breakers: Vec<(Scope, Record)>,
     /// Workers.
     pub workers: Vec<WorkerRow>,
     /// Settings.
@@ -274,6 +323,8 @@ pub trait Journal: Send {
     fn ended(&mut self, key: TaskKey) -> JournalResult<Option<Ended>>;
     /// What is remembered of an idempotency key.
     fn idempotency(&mut self, scope: &KeyScope) -> JournalResult<Option<KeyRow>>;
+    /// Who has a unique key.
+    fn unique(&mut self, key: UniqueKey) -> JournalResult<Option<UniqueRow>>;
     /// Durable steps of a task.
     fn steps(&mut self, key: TaskKey) -> JournalResult<BTreeMap<String, Json>>;
 
@@ -288,6 +339,8 @@ pub trait Journal: Send {
     fn insert_task(&mut self, key: TaskKey, spec: &TaskSpec, times: SubmitTimes) -> JournalResult<()>;
     /// Stores what a person changed of a task.
     fn update_task(&mut self, key: TaskKey, row: &TaskRow) -> JournalResult<()>;
+    /// Stores what another submit with the same unique key made of a task.
+    fn replace_task(&mut self, key: TaskKey, row: &TaskRow) -> JournalResult<()>;
     /// Stores how a live task stands.
     fn put_overlay(&mut self, key: TaskKey, overlay: &Overlay) -> JournalResult<()>;
     /// The task has ended, or is as submitted.
@@ -310,6 +363,8 @@ pub trait Journal: Send {
     fn insert_step(&mut self, key: TaskKey, name: &str, result: &Json) -> JournalResult<()>;
     /// Remembers an idempotency key.
     fn put_idempotency(&mut self, scope: &KeyScope, row: &KeyRow) -> JournalResult<()>;
+    /// Gives a unique key to a task, or to nobody.
+    fn put_unique(&mut self, key: UniqueKey, row: Option<&UniqueRow>) -> JournalResult<()>;
     /// Stores the events of this transaction.
     fn insert_events(&mut self, no: u64, at: Timestamp, changes: &[Committed]) -> JournalResult<()>;
     /// Adds to the number of ended tasks of a status.
@@ -322,12 +377,19 @@ pub trait Journal: Send {
     /// Stores or forgets settings of a type.
     fn put_type(&mut self, task_type: &TaskType, settings: Option<&TypeSettings>) -> JournalResult<()>;
 
+    /// Stores all error rules.
+    fn put_error_rules(&mut self, rules: &ErrorRules) -> JournalResult<()>;
+    /// Stores or forgets a breaker.
+    fn put_breaker(&mut self, scope: &Scope, record: Option<&Record>) -> JournalResult<()>;
+
     /// Ended tasks that may be deleted at `now`.
     fn expired_tasks(&mut self, now: Timestamp, limit: usize) -> JournalResult<Vec<(TaskKey, Status)>>;
     /// Deletes everything about an ended task but its events.
     fn delete_task(&mut self, key: TaskKey) -> JournalResult<()>;
     /// Idempotency keys that may be forgotten at `now`.
     fn expired_keys(&mut self, now: Timestamp, limit: usize) -> JournalResult<Vec<(KeyScope, KeyRow)>>;
+    /// Forgets unique keys that nobody holds and that were kept until `now`; how many.
+    fn prune_uniques(&mut self, now: Timestamp, limit: usize) -> JournalResult<usize>;
     /// Forgets an idempotency key.
     fn delete_key(&mut self, scope: &KeyScope) -> JournalResult<()>;
     /// Deletes events, written before `before`, of tasks that are gone; looks at `limit` rows. True if there is more to look at.

@@ -1,25 +1,30 @@
 //! The state of a single writer, and what every change of a task has in common: the row of
 //! the state machine is applied, the journal written, the event noted, the index set.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 use windlass_core::actor::Actor;
-use windlass_core::event::{Change, Committed, Event};
+use windlass_core::event::{Change, Committed, Event, FailureNote};
 use windlass_core::failure::EndReason;
 use windlass_core::ids::{IdCodec, TaskId, TaskKey, WorkerId};
 use windlass_core::json::Json;
+use windlass_core::keys::OnFailure;
 use windlass_core::limits;
+use windlass_core::names::{QueueName, Text};
 use windlass_core::priority::Priority;
+use windlass_core::rate::Bucket;
 use windlass_core::settings::Settings;
 use windlass_core::status::Status;
 use windlass_core::time::{Clock, Timestamp};
-use windlass_core::transition::{Effect, Place};
+use windlass_core::transition::{Effect, OrderingKey, Place};
 
+use crate::claim::missing;
+use crate::flows;
 use crate::index::{Index, Lease, LiveTask};
-use crate::journal::{AppliedResult, Ended, Journal, JournalResult, Overlay, SEGMENT_KEYS, Sequence};
+use crate::journal::{AppliedResult, Ended, Journal, JournalResult, Overlay, SEGMENT_KEYS, Sequence, UniqueRow};
 use crate::waiters::Waiters;
 use crate::workers::WorkerEntry;
 
@@ -79,11 +84,28 @@ impl Past {
     }
 }
 
+/// A change of a live task on its way to being written.
+pub(crate) struct Move<'a> {
+    pub(crate) key: TaskKey,
+    pub(crate) from: Status,
+    /// The task after the change.
+    pub(crate) task: LiveTask,
+    /// The row of the state machine that led there.
+    pub(crate) effect: Effect,
+    pub(crate) past: Past,
+    pub(crate) change: Change,
+    pub(crate) actor: Actor,
+    /// The lease that the change ends.
+    pub(crate) lease: Option<&'a Lease>,
+    /// What was said of the attempt, if it failed.
+    pub(crate) failure: Option<Arc<FailureNote>>,
+}
+
 /// How a task ends.
+#[derive(Default)]
 pub(crate) struct Ending {
     pub(crate) reason: Option<EndReason>,
     pub(crate) result: Option<Json>,
-    pub(crate) change: Change,
 }
 
 /// The state of a single writer. One thread owns it; nobody else sees it between commits.
@@ -96,10 +118,16 @@ pub struct Ledger {
     pub(crate) settings: Arc<Settings>,
     pub(crate) numbers: AllNumbers,
     pub(crate) workers: HashMap<WorkerId, WorkerEntry>,
+    /// Workers whose breaker lets one task through, by when.
+    pub(crate) recovering_workers: BTreeSet<(Timestamp, WorkerId)>,
+    /// How fast tenants submit.
+    pub(crate) tenant_buckets: HashMap<(QueueName, Text), Bucket>,
     pub(crate) waiters: Waiters,
     pub(crate) watchers: HashMap<TaskKey, Vec<oneshot::Sender<()>>>,
     /// A lane may have become claimable for somebody who waits.
     pub(crate) lanes_changed: bool,
+    /// A claim passed so many tasks by that it left the rest to the next transaction.
+    pub(crate) unfinished: bool,
     /// When old events were last looked through.
     pub(crate) events_pruned_at: Timestamp,
     changes: Vec<Committed>,
@@ -134,9 +162,12 @@ impl Ledger {
             settings,
             numbers,
             workers,
+            recovering_workers: BTreeSet::new(),
+            tenant_buckets: HashMap::new(),
             waiters: Waiters::default(),
             watchers: HashMap::new(),
             lanes_changed: false,
+            unfinished: false,
             events_pruned_at: Timestamp::EPOCH,
             changes: Vec::new(),
             event_no: None,
@@ -148,6 +179,8 @@ impl Ledger {
     /// Begins a transaction.
     pub fn start(&mut self) {
         self.now = self.clock.now().max(self.now);
+        self.index.lanes.set_now(self.now);
+        self.wake_workers();
         self.before.numbers = self.numbers;
         self.before.settings = Arc::clone(&self.settings);
     }
@@ -199,8 +232,35 @@ impl Ledger {
                 | Change::Lapsed { .. }
                 | Change::Cancelled { .. }
                 | Change::Replayed { .. }
+                | Change::Replaced { .. }
                 | Change::Discarded { .. }
                 | Change::Amended { .. } => {}
+            }
+        }
+    }
+
+    /// When something opens by itself that a waiting claim may wait for.
+    pub fn wake_at(&self) -> Option<Timestamp> {
+        if self.unfinished {
+            return Some(self.now);
+        }
+        let of_workers = self.recovering_workers.first().map(|(at, _)| *at);
+        self.index.lanes.next_opening().into_iter().chain(of_workers).min()
+    }
+
+    /// Puts into lanes whom their keys let go, and takes out whom they do not.
+    pub(crate) fn settle_keys(&mut self) {
+        while !self.index.flows.is_settled() {
+            let todo = self.index.flows.unsettled();
+            let changes =
+                todo.hold.into_iter().map(|key| (key, true)).chain(todo.admit.into_iter().map(|key| (key, false)));
+            for (key, held) in changes {
+                if let Some(task) =
+                    self.index.task(key).filter(|task| task.status == Status::Queued && task.held != held)
+                {
+                    self.index.set_task(key, Some(LiveTask { held, ..task }));
+                    self.lanes_changed |= !held;
+                }
             }
         }
     }
@@ -212,15 +272,19 @@ impl Ledger {
         self.event_no = None;
         self.ended_delta = [0; 8];
         self.numbers = self.before.numbers;
+        // Whoever undoes says that lanes have changed; to go on at once would fail at once.
+        self.unfinished = false;
         if !Arc::ptr_eq(&self.settings, &self.before.settings) {
             self.settings = Arc::clone(&self.before.settings);
-            self.index.lanes.apply(&self.settings);
+            // A rate that was to be taken away is not new: it begins with nothing saved up.
+            self.index.lanes.apply(&self.settings, false);
         }
         while let Some((id, old)) = self.before.workers.pop() {
             match old {
                 Some(entry) => self.workers.insert(id, entry),
                 None => self.workers.remove(&id),
             };
+            self.await_recovery(id);
         }
     }
 
@@ -277,7 +341,7 @@ impl Ledger {
 
     /// Notes one change for the event row of this transaction.
     pub(crate) fn note(&mut self, noted: Noted) {
-        let Noted { key, task, from, to, change, actor, lease, ahead_of } = noted;
+        let Noted { key, task, from, to, change, actor, lease, ahead_of, failure } = noted;
         let lane = Arc::clone(self.index.lanes.key(task.lane));
         let waited = matches!(change, Change::Claimed { .. }).then(|| self.now.since(task.ready_at));
         self.changes.push(Committed {
@@ -295,23 +359,18 @@ impl Ledger {
             ahead_of,
             ran: lease.map(|lease| self.now.since(lease.claimed_at)),
             age: self.now.since(task.created_at),
+            attempt: task.attempt,
+            failure,
         });
     }
 
     /// A live task goes on in another status (not `executing`): overlay, event, index.
-    pub(crate) fn carry_on(
-        &mut self,
-        journal: &mut dyn Journal,
-        key: TaskKey,
-        from: Status,
-        mut task: LiveTask,
-        mut past: Past,
-        change: Change,
-        actor: Actor,
-        lease: Option<&Lease>,
-    ) -> JournalResult<()> {
+    pub(crate) fn carry_on(&mut self, journal: &mut dyn Journal, step: Move<'_>) -> JournalResult<LiveTask> {
+        let Move { key, from, mut task, effect, mut past, change, actor, lease, failure } = step;
         task.version += 1;
         task.overlaid = true;
+        let place = self.step_in_line(key, &mut task, effect.ordering);
+        self.give_unique_back(journal, key, &mut task)?;
         let no = self.event_no(journal)?;
         past.add_event(no);
         let overlay = Overlay {
@@ -328,27 +387,31 @@ impl Ledger {
             worker: past.worker,
             applied: past.applied,
             event_nos: past.event_nos,
+            place,
         };
         journal.put_overlay(key, &overlay)?;
-        self.note(Noted { key, task, from: Some(from), to: task.status, change, actor, lease, ahead_of: None });
+        self.note(Noted {
+            key,
+            task,
+            from: Some(from),
+            to: task.status,
+            change,
+            actor,
+            lease,
+            ahead_of: None,
+            failure,
+        });
         self.index.set_task(key, Some(task));
         self.lanes_changed |= task.status == Status::Queued;
-        Ok(())
+        Ok(task)
     }
 
     /// A live task ends: ended row, event, index, counters.
-    pub(crate) fn end(
-        &mut self,
-        journal: &mut dyn Journal,
-        key: TaskKey,
-        from: Status,
-        mut task: LiveTask,
-        mut past: Past,
-        ending: Ending,
-        actor: Actor,
-        lease: Option<&Lease>,
-    ) -> JournalResult<()> {
+    pub(crate) fn end(&mut self, journal: &mut dyn Journal, step: Move<'_>, ending: Ending) -> JournalResult<()> {
+        let Move { key, from, mut task, effect: _, mut past, change, actor, lease, failure } = step;
         task.version += 1;
+        task.held = false;
+        self.give_unique_back(journal, key, &mut task)?;
         let no = self.event_no(journal)?;
         past.add_event(no);
         let lane = Arc::clone(self.index.lanes.key(task.lane));
@@ -376,18 +439,10 @@ impl Ledger {
             journal.drop_overlay(key)?;
         }
         let status = task.status;
-        self.note(Noted {
-            key,
-            task,
-            from: Some(from),
-            to: status,
-            change: ending.change,
-            actor,
-            lease,
-            ahead_of: None,
-        });
+        self.note(Noted { key, task, from: Some(from), to: status, change, actor, lease, ahead_of: None, failure });
         self.index.set_task(key, None);
         self.index.set_expiry(key, None);
+        self.leave_key(key, task.keyed);
         self.count_ended(status, 1);
         if status == Status::DeadLetter {
             self.index.count_dead(&lane.queue, &lane.task_type, 1);
@@ -399,6 +454,60 @@ impl Ledger {
         Ok(())
     }
 
+    /// The task's place in the line of its ordering key after a change, if it has one.
+    fn step_in_line(&mut self, key: TaskKey, task: &mut LiveTask, ordering: OrderingKey) -> Option<flows::Place> {
+        task.held = false;
+        if !task.keyed {
+            return None;
+        }
+        let mut keyed = self.index.keyed(key)?;
+        if !self.index.flows.is_line(keyed.flow) {
+            return None;
+        }
+        let back = self.index.flows.back(keyed.flow, self.now);
+        keyed.place = match (ordering, keyed.on_failure) {
+            (OrderingKey::JoinsAtBack, _) => Some(back),
+            (OrderingKey::BlocksOrSkips, OnFailure::Skip) => Some(flows::Place { aside: true, ..back }),
+            // Due since then, however late maintenance found it.
+            (OrderingKey::Joins, _) => {
+                let joined_when_due = flows::Place { since: task.ready_at, aside: false };
+                Some(keyed.place.map_or(joined_when_due, |place| flows::Place { aside: false, ..place }))
+            }
+            (OrderingKey::Keep | OrderingKey::BlocksOrSkips, _) => keyed.place,
+            (OrderingKey::PassesOn | OrderingKey::PassesOnWhenLeaseEnds, _) => None,
+        };
+        self.index.set_keyed(key, Some(keyed));
+        // Whoever is first is admitted when the change is whole.
+        task.held = task.status == Status::Queued;
+        keyed.place
+    }
+
+    /// A key is left when the task has ended and nobody runs it any more.
+    fn leave_key(&mut self, key: TaskKey, keyed: bool) {
+        if keyed && self.index.task(key).is_none() && self.index.lease(key).is_none() {
+            self.index.set_keyed(key, None);
+        }
+    }
+
+    /// Gives the unique key back if the task's new status is none in which it keeps it.
+    pub(crate) fn give_unique_back(
+        &mut self,
+        journal: &mut dyn Journal,
+        key: TaskKey,
+        task: &mut LiveTask,
+    ) -> JournalResult<()> {
+        if !task.unique {
+            return Ok(());
+        }
+        let Some(row) = journal.task(key)? else { return Err(missing(key)) };
+        let Some(unique) = row.spec.unique.filter(|unique| !unique.is_held(task.status)) else { return Ok(()) };
+        task.unique = false;
+        // Another task may have it by now: this one gave it back before a restart.
+        let Some(holder) = journal.unique(unique.key)?.filter(|holder| holder.task == key) else { return Ok(()) };
+        let kept = holder.keep_until.is_some_and(|until| until > self.now);
+        journal.put_unique(unique.key, kept.then_some(&UniqueRow { held: false, ..holder }))
+    }
+
     pub(crate) fn count_ended(&mut self, status: Status, delta: i64) {
         self.ended_delta[usize::from(status.code())] += delta;
         self.index.count_ended(status, delta);
@@ -407,6 +516,9 @@ impl Ledger {
     /// Ends a lease, and the claim row with its last one.
     pub(crate) fn drop_lease(&mut self, journal: &mut dyn Journal, key: TaskKey, lease: &Lease) -> JournalResult<()> {
         self.index.set_lease(key, None);
+        self.leave_key(key, lease.keyed);
+        self.end_trials(lease);
+        self.lanes_changed |= lease.slots > 1 || self.index.lanes.slots_vary();
         if self.index.leave_claim(lease.claim_row) {
             journal.drop_claim(lease.claim_row)?;
         } else if lease.revoked {
@@ -429,6 +541,7 @@ pub(crate) struct Noted<'a> {
     /// The lease that the change ends.
     pub(crate) lease: Option<&'a Lease>,
     pub(crate) ahead_of: Option<Priority>,
+    pub(crate) failure: Option<Arc<FailureNote>>,
 }
 
 /// Applies a row of the state machine to a live task.

@@ -9,8 +9,10 @@
 
 pub mod archive;
 pub mod batch;
+mod breakers;
 pub mod claim;
 pub mod finish;
+pub mod flows;
 pub mod index;
 pub mod journal;
 pub mod lanes;
@@ -18,8 +20,10 @@ pub mod ledger;
 pub mod people;
 pub mod recover;
 pub mod settings;
+mod slab;
 pub mod store;
 pub mod submit;
 pub mod sweep;
 mod waiters;
+mod waiting;
 pub mod workers;

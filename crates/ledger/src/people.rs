@@ -8,6 +8,7 @@ use windlass_core::event::Change;
 use windlass_core::failure::EndReason;
 use windlass_core::ids::{TaskId, TaskKey};
 use windlass_core::lane::LaneKey;
+use windlass_core::limits;
 use windlass_core::status::Status;
 use windlass_core::store::{Amendment, Cancelled, ChangeError, Claimed, Requeue};
 use windlass_core::transition::{Effect, Trigger, transition};
@@ -15,8 +16,8 @@ use windlass_core::transition::{Effect, Trigger, transition};
 use crate::claim::{Served, missing};
 use crate::finish::given_up;
 use crate::index::{Lease, LiveTask};
-use crate::journal::{Ended, Journal, JournalResult, SEGMENT_KEYS, TaskRow};
-use crate::ledger::{Ending, Ledger, Noted, Past, moved};
+use crate::journal::{Ended, Journal, JournalResult, SEGMENT_KEYS, TaskRow, UniqueRow};
+use crate::ledger::{Ending, Ledger, Move, Noted, Past, moved};
 
 impl Ledger {
     /// Where a task stands, live or ended.
@@ -68,8 +69,18 @@ impl Ledger {
         let lease = self.index.lease(key);
         let past = Self::past(journal, key, &task, lease.as_ref())?;
         let ended = moved(task, effect, self.now, Duration::ZERO);
-        let ending = Ending { reason: None, result: None, change: Change::Cancelled { note: None } };
-        self.end(journal, key, task.status, ended, past, ending, by, lease.as_ref())?;
+        let step = Move {
+            key,
+            from: task.status,
+            task: ended,
+            effect: *effect,
+            past,
+            change: Change::Cancelled { note: None },
+            actor: by,
+            lease: lease.as_ref(),
+            failure: None,
+        };
+        self.end(journal, step, Ending::default())?;
         if let Some(lease) = lease {
             // The worker still runs it: the lease stays, revoked, until it answers or lapses.
             self.index.set_lease(key, Some(Lease { revoked: true, ..lease }));
@@ -93,8 +104,8 @@ impl Ledger {
             Ok(found) => found,
             Err(refused) => return Ok(Err(refused)),
         };
-        let task = match (found.legal(Trigger::Amend), found) {
-            (Ok(_), Found::Live(task)) => task,
+        let (effect, task) = match (found.legal(Trigger::Amend), found) {
+            (Ok(effect), Found::Live(task)) => (effect, task),
             (Err(refused), _) => return Ok(Err(refused)),
             (Ok(_), Found::Ended(ended)) => return Ok(Err(ChangeError::WrongStatus(ended.status))),
         };
@@ -132,7 +143,9 @@ impl Ledger {
         }
         let change =
             Change::Amended { priority: amendment.priority, run_at: amendment.run_at, tags: amendment.tags.clone() };
-        self.carry_on(journal, key, task.status, next, past, change, by, None)?;
+        let step =
+            Move { key, from: task.status, task: next, effect, past, change, actor: by, lease: None, failure: None };
+        self.carry_on(journal, step)?;
         Ok(Ok(()))
     }
 
@@ -157,13 +170,13 @@ impl Ledger {
                     }
                     Err(refused) => Err(refused),
                 },
-                Ok((key, Found::Ended(ended))) => match legal(ended.status, Trigger::Replay) {
-                    Ok(effect) => {
-                        self.replay(journal, key, &ended, &effect, wish, by)?;
-                        Ok(())
+                Ok((key, Found::Ended(ended))) => {
+                    let trigger = if wish.delay.is_zero() { Trigger::Replay } else { Trigger::ReplayLater };
+                    match legal(ended.status, trigger) {
+                        Ok(effect) => self.replay(journal, key, &ended, &effect, wish, by)?,
+                        Err(refused) => Err(refused),
                     }
-                    Err(refused) => Err(refused),
-                },
+                }
             });
         }
         Ok(answers)
@@ -188,7 +201,19 @@ impl Ledger {
         journal.update_task(key, &row)?;
         next.lane = self.lane_of(&row);
         let change = replayed(&next, wish);
-        self.carry_on(journal, key, task.status, next, past, change, by, None)
+        let step = Move {
+            key,
+            from: task.status,
+            task: next,
+            effect: *effect,
+            past,
+            change,
+            actor: by,
+            lease: None,
+            failure: None,
+        };
+        self.carry_on(journal, step)?;
+        Ok(())
     }
 
     fn replay(
@@ -199,8 +224,14 @@ impl Ledger {
         effect: &Effect,
         wish: &Requeue,
         by: Actor,
-    ) -> JournalResult<()> {
+    ) -> JournalResult<Result<(), ChangeError>> {
         let Some(mut row) = journal.task(key)? else { return Err(missing(key)) };
+        if wish.by_rule && std::mem::replace(&mut row.auto_replayed, true) {
+            return Ok(Err(ChangeError::ReplayedBefore));
+        }
+        if let Err(refused) = self.take_unique_again(journal, key, &row)? {
+            return Ok(Err(refused));
+        }
         if ended.status == Status::DeadLetter {
             self.index.count_dead(&row.spec.queue, &row.spec.task_type, -1);
         }
@@ -213,6 +244,9 @@ impl Ledger {
             lane: self.lane_of(&row),
             status: ended.status,
             retrying: false,
+            held: false,
+            keyed: row.spec.flow_key.is_some(),
+            unique: row.spec.unique.is_some(),
             overlaid: true,
             timeouts: ended.timeouts,
             retries: counted(ended.retries),
@@ -223,7 +257,7 @@ impl Ledger {
             ready_at: ended.ready_at,
             run_at: ended.run_at,
         };
-        let mut next = moved(was, effect, self.now, Duration::ZERO);
+        let mut next = moved(was, effect, self.now, wish.delay);
         if !wish.reset_retries {
             next.retries = was.retries;
         }
@@ -237,8 +271,42 @@ impl Ledger {
         journal.put_progress(key, None)?;
         journal.open_segment(key.0 / SEGMENT_KEYS)?;
         self.count_ended(ended.status, -1);
+        if let Some(flow_key) = &row.spec.flow_key {
+            let keyed = self.index.flows.keyed(&row.spec.queue, flow_key, None);
+            self.index.set_keyed(key, Some(keyed));
+        }
         let change = replayed(&next, wish);
-        self.carry_on(journal, key, ended.status, next, past, change, by, None)
+        let step = Move {
+            key,
+            from: ended.status,
+            task: next,
+            effect: *effect,
+            past,
+            change,
+            actor: by,
+            lease: None,
+            failure: None,
+        };
+        self.carry_on(journal, step)?;
+        Ok(Ok(()))
+    }
+
+    /// A task that runs again has its unique key again, unless another has it now.
+    fn take_unique_again(
+        &mut self,
+        journal: &mut dyn Journal,
+        key: TaskKey,
+        row: &TaskRow,
+    ) -> JournalResult<Result<(), ChangeError>> {
+        let Some(unique) = &row.spec.unique else { return Ok(Ok(())) };
+        if let Some(other) = journal.unique(unique.key)?.filter(|other| other.task != key && other.is_taken(self.now)) {
+            return Ok(Err(ChangeError::UniqueConflict(self.id_of(other.task, other.created_at))));
+        }
+        // Counted from the submit, also where another had the key in between.
+        let keep_until = unique.for_seconds.map(|span| row.created_at + span.min(limits::DELAY));
+        let taken = UniqueRow { task: key, created_at: row.created_at, held: true, keep_until };
+        journal.put_unique(unique.key, Some(&taken))?;
+        Ok(Ok(()))
     }
 
     /// See [`windlass_core::store::Store::bury`].
@@ -259,8 +327,18 @@ impl Ledger {
                         let ended = moved(task, &effect, self.now, Duration::ZERO);
                         let reason = EndReason::RejectedByOperator;
                         let change = given_up(ended, reason, None, None, Some(note.to_owned()));
-                        let ending = Ending { reason: Some(reason), result: None, change };
-                        self.end(journal, key, task.status, ended, past, ending, by, None)?;
+                        let step = Move {
+                            key,
+                            from: task.status,
+                            task: ended,
+                            effect,
+                            past,
+                            change,
+                            actor: by,
+                            lease: None,
+                            failure: None,
+                        };
+                        self.end(journal, step, Ending { reason: Some(reason), result: None })?;
                         Ok(())
                     }
                     (Err(refused), _) => Err(refused),
@@ -328,6 +406,9 @@ impl Ledger {
             lane,
             status: ended.status,
             retrying: false,
+            held: false,
+            keyed: false,
+            unique: false,
             overlaid: false,
             timeouts: ended.timeouts,
             retries: 0,
@@ -348,13 +429,14 @@ impl Ledger {
             actor: by,
             lease: None,
             ahead_of: None,
+            failure: None,
         });
         Ok(())
     }
 
     pub(crate) fn lane_of(&mut self, row: &TaskRow) -> crate::lanes::LaneIx {
         let settings = Arc::clone(&self.settings);
-        let lane = self.index.lanes.open(&LaneKey::of(&row.spec), &settings);
+        let lane = self.index.lanes.open(&LaneKey::of(&row.spec, &settings), &settings);
         // It vanishes with this transaction unless a task is put in it.
         self.index.lanes.forget_if_empty(lane);
         lane
@@ -399,6 +481,7 @@ fn replayed(next: &LiveTask, wish: &Requeue) -> Change {
         crashes: next.crashes.into(),
         edited: wish.parameters.is_some(),
         priority: wish.priority,
+        run_at: Some(next.run_at).filter(|_| next.status == Status::Scheduled),
         note: wish.note.clone(),
     }
 }

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use windlass_core::ids::{ClaimNo, IdCodec, TaskKey};
+use windlass_core::names::QueueName;
 use windlass_core::status::Status;
 use windlass_core::time::Clock;
 
+use crate::flows::Place;
 use crate::index::{Index, Lease, LiveTask};
 use crate::journal::{LiveRow, Recovered, Sequence};
 use crate::ledger::{AllNumbers, Ledger, Numbers};
@@ -24,19 +26,30 @@ impl Recovery {
     /// Begins with everything but the live tasks.
     pub fn new(clock: Arc<dyn Clock>, mut found: Recovered) -> Self {
         let mut index = Index::default();
+        index.lanes.set_now(clock.now());
+        // A rate that was in force before the start begins with nothing saved up.
+        index.lanes.apply(&found.settings, false);
         index.restore_counts(std::mem::take(&mut found.ended), std::mem::take(&mut found.dead_letters));
         Self { clock, found, index }
+    }
+
+    /// Whether a queue is fair between tenants.
+    pub fn is_fair(&self, queue: &QueueName) -> bool {
+        self.found.settings.is_fair(queue)
     }
 
     /// Puts one live task in its place.
     pub fn add(&mut self, row: &LiveRow) {
         let lane = self.index.lanes.open(&row.lane, &self.found.settings);
         let counted = |value: u32| u8::try_from(value).unwrap_or(u8::MAX);
-        let task = match &row.overlay {
+        let mut task = match &row.overlay {
             Some(overlay) => LiveTask {
                 lane,
                 status: overlay.status,
                 retrying: overlay.retrying,
+                held: false,
+                keyed: row.flow_key.is_some(),
+                unique: row.unique,
                 overlaid: true,
                 timeouts: overlay.timeouts,
                 retries: counted(overlay.retries),
@@ -51,6 +64,9 @@ impl Recovery {
                 lane,
                 status: if row.run_at > row.created_at { Status::Scheduled } else { Status::Queued },
                 retrying: false,
+                held: false,
+                keyed: row.flow_key.is_some(),
+                unique: row.unique,
                 overlaid: false,
                 timeouts: 0,
                 retries: 0,
@@ -62,6 +78,16 @@ impl Recovery {
                 run_at: row.run_at,
             },
         };
+        if let Some(flow_key) = &row.flow_key {
+            let joined_at_submit = task.status == Status::Queued && row.overlay.is_none();
+            let place = match &row.overlay {
+                Some(overlay) => overlay.place,
+                None => joined_at_submit.then_some(Place { since: row.created_at, aside: false }),
+            };
+            let keyed = self.index.flows.keyed(&row.lane.queue, flow_key, place);
+            self.index.set_keyed(row.key, Some(keyed));
+            task.held = task.status == Status::Queued && self.index.flows.is_line(keyed.flow);
+        }
         if let Some(expires_at) = row.expires_at {
             self.index.set_expiry(row.key, Some(expires_at));
         }
@@ -79,11 +105,14 @@ impl Recovery {
             for (offset, entry) in claim.entries.iter().enumerate() {
                 let key = TaskKey(entry.key);
                 let timeout = self.found.timeouts.get(&entry.key).copied().unwrap_or_default();
-                let lease = |created_at, revoked| Lease {
+                let lease = |created_at, lane, slots, keyed, revoked| Lease {
                     worker: claim.worker,
                     claim: ClaimNo(claim.first + offset as u64),
                     claim_row: claim.first,
                     event_no: claim.event_no,
+                    lane,
+                    slots,
+                    keyed,
                     created_at,
                     claimed_at: claim.at,
                     expires_at: fresh,
@@ -96,17 +125,26 @@ impl Recovery {
                     let running = LiveTask {
                         status: Status::Executing,
                         retrying: false,
+                        held: false,
                         version: entry.version,
                         attempt: entry.attempt,
                         ..task
                     };
                     self.index.set_task(key, Some(running));
-                    self.index.set_lease(key, Some(lease(task.created_at, false)));
+                    let slots = self.found.settings.slots(&self.index.lanes.key(task.lane).task_type);
+                    self.index.set_lease(key, Some(lease(task.created_at, task.lane, slots, task.keyed, false)));
                     held += 1;
-                } else if let Some((created_at, version)) = self.found.cancelled.get(&entry.key).copied()
-                    && version == entry.version + 1
+                } else if let Some(row) = self.found.cancelled.get(&entry.key)
+                    && row.version == entry.version + 1
                 {
-                    self.index.set_lease(key, Some(lease(created_at, true)));
+                    let lane = self.index.lanes.open(&row.lane, &self.found.settings);
+                    let slots = self.found.settings.slots(&row.lane.task_type);
+                    if let Some(flow_key) = &row.flow_key {
+                        let keyed = self.index.flows.keyed(&row.lane.queue, flow_key, None);
+                        self.index.set_keyed(key, Some(keyed));
+                    }
+                    let keyed = row.flow_key.is_some();
+                    self.index.set_lease(key, Some(lease(row.created_at, lane, slots, keyed, true)));
                     held += 1;
                 }
             }
@@ -126,6 +164,11 @@ impl Recovery {
             .collect();
         let settings = Arc::new(std::mem::take(&mut self.found.settings));
         let ids = IdCodec::new(self.found.secret);
-        Ledger::assemble(self.clock, ids, self.index, settings, numbers, workers)
+        let breakers = std::mem::take(&mut self.found.breakers);
+        let mut ledger = Ledger::assemble(self.clock, ids, self.index, settings, numbers, workers);
+        ledger.restore_breakers(breakers);
+        ledger.settle_keys();
+        ledger.index.keep();
+        ledger
     }
 }

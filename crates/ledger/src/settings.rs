@@ -2,19 +2,58 @@
 
 use std::sync::Arc;
 
+use windlass_core::error_rules::{ErrorRules, RuleBook};
+use windlass_core::ids::TaskKey;
 use windlass_core::limits;
 use windlass_core::names::{QueueName, TaskType};
 use windlass_core::settings::{QueueChange, QueueSettings, Settings, TypeChange, TypeSettings};
 use windlass_core::store::SettingsError;
 
+use crate::index::{Lease, LiveTask};
 use crate::journal::{Journal, JournalResult};
 use crate::ledger::Ledger;
 
 impl Ledger {
     fn adopt(&mut self, settings: Settings) {
         self.settings = Arc::new(settings);
-        self.index.lanes.apply(&self.settings);
+        self.index.lanes.apply(&self.settings, true);
         self.lanes_changed = true;
+    }
+
+    /// A queue that becomes fair between tenants, or is so no longer, has other lanes: its tasks move. Rare, and in
+    /// proportion to what waits, because only the rows know whose the tasks are.
+    fn move_lanes(&mut self, journal: &mut dyn Journal, queue: &QueueName, was_fair: bool) -> JournalResult<()> {
+        if self.settings.is_fair(queue) == was_fair {
+            return Ok(());
+        }
+        let all = TaskKey(u64::MAX);
+        let of_queue = |task: &LiveTask| self.index.lanes.key(task.lane).queue == *queue;
+        let keys: Vec<TaskKey> =
+            self.index.newest_below(all).filter(|(_, task)| of_queue(task)).map(|(key, _)| key).collect();
+        for key in keys {
+            let (Some(task), Some(row)) = (self.index.task(key), journal.task(key)?) else { continue };
+            let lane = self.lane_of(&row);
+            self.index.set_task(key, Some(LiveTask { lane, ..task }));
+            if let Some(lease) = self.index.lease(key) {
+                self.index.set_lease(key, Some(Lease { lane, ..lease }));
+            }
+        }
+        Ok(())
+    }
+
+    /// See [`windlass_core::store::Store::change_error_rules`].
+    pub fn change_error_rules(
+        &mut self,
+        journal: &mut dyn Journal,
+        rules: &ErrorRules,
+    ) -> JournalResult<Result<(), SettingsError>> {
+        let book = match RuleBook::compile(rules.clone()) {
+            Ok(book) => book,
+            Err(refused) => return Ok(Err(refused.into())),
+        };
+        journal.put_error_rules(rules)?;
+        self.settings = Arc::new(Settings { error_rules: Arc::new(book), ..Settings::clone(&self.settings) });
+        Ok(Ok(()))
     }
 
     /// See [`windlass_core::store::Store::change_queue`].
@@ -25,6 +64,7 @@ impl Ledger {
         change: &QueueChange,
     ) -> JournalResult<Result<QueueSettings, SettingsError>> {
         let mut settings = Settings::clone(&self.settings);
+        let was_fair = settings.is_fair(queue);
         let known = settings.queues.get(queue);
         if known.is_none() && settings.queues.len() >= limits::SETTINGS {
             return Ok(Err(SettingsError::TooMany));
@@ -36,6 +76,7 @@ impl Ledger {
         journal.put_queue(queue, Some(&next))?;
         settings.queues.insert(queue.clone(), next.clone());
         self.adopt(settings);
+        self.move_lanes(journal, queue, was_fair)?;
         Ok(Ok(next))
     }
 
@@ -72,7 +113,9 @@ impl Ledger {
             return Ok(Err(SettingsError::Unknown));
         }
         journal.put_queue(queue, None)?;
+        let was_fair = self.settings.is_fair(queue);
         self.adopt(settings);
+        self.move_lanes(journal, queue, was_fair)?;
         Ok(Ok(()))
     }
 

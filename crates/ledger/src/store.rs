@@ -7,6 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::oneshot;
 use windlass_core::actor::Actor;
+use windlass_core::breaker::{Forced, Scope, View};
+use windlass_core::error_rules::ErrorRules;
 use windlass_core::event::Event;
 use windlass_core::filter::TaskFilter;
 use windlass_core::ids::{IdCodec, TaskId, TaskKey, WorkerId};
@@ -14,9 +16,9 @@ use windlass_core::limits;
 use windlass_core::names::{QueueName, TaskType};
 use windlass_core::settings::{QueueChange, QueueSettings, Settings, TypeChange, TypeSettings};
 use windlass_core::store::{
-    Amendment, Beaten, Cancelled, Capabilities, ChangeError, ClaimRequest, Claimed, Cursor, Each, Finish, Finished,
-    Heartbeat, LeaseError, ListError, Page, ProgressReport, Requeue, SettingsError, Stats, StepReport, Store,
-    StoreError, SubmitError, Submitted, Sweep, WorkerError,
+    Amendment, Beaten, BreakerError, Cancelled, Capabilities, ChangeError, ClaimRequest, Claimed, Cursor, Each, Finish,
+    Finished, Heartbeat, LaneStats, LeaseError, ListError, Page, ProgressReport, Requeue, SettingsError, Stats,
+    StepReport, Store, StoreError, SubmitError, Submitted, Sweep, Waiting, WorkerError,
 };
 use windlass_core::task::{NewTask, Task};
 use windlass_core::time::{Clock, Timestamp};
@@ -418,8 +420,12 @@ impl Store for LedgerStore {
         Ok(())
     }
 
-    async fn tasks_ahead(&self, task: TaskId) -> Result<Option<u64>, StoreError> {
-        self.call(Order::Read, 1, task, |desk, task| Ok(desk.ledger.tasks_ahead(*task))).await
+    async fn waiting_for(&self, task: TaskId) -> Result<Option<Waiting>, StoreError> {
+        self.call(Order::Read, 1, task, |desk, task| Ok(desk.ledger.waiting_for(*task))).await
+    }
+
+    async fn lanes(&self) -> Result<Vec<LaneStats>, StoreError> {
+        self.call(Order::Read, 1, (), |desk, ()| Ok(desk.ledger.index.lanes.lane_stats())).await
     }
 
     async fn stats(&self) -> Result<Stats, StoreError> {
@@ -483,6 +489,28 @@ impl Store for LedgerStore {
     async fn clear_type(&self, task_type: TaskType) -> Result<(), SettingsError> {
         self.call(Order::Change, 1, task_type, |desk, task_type| desk.ledger.clear_type(desk.journal, task_type))
             .await?
+    }
+
+    async fn change_error_rules(&self, rules: ErrorRules) -> Result<(), SettingsError> {
+        self.call(Order::Change, 1, rules, |desk, rules| desk.ledger.change_error_rules(desk.journal, rules)).await?
+    }
+
+    async fn breakers(&self) -> Result<Vec<View>, StoreError> {
+        self.call(Order::Read, 1, (), |desk, ()| Ok(desk.ledger.breakers())).await
+    }
+
+    async fn force_breaker(&self, scope: Scope, forced: Option<Forced>) -> Result<View, BreakerError> {
+        self.call(Order::Change, 1, (scope, forced), |desk, (scope, forced)| {
+            desk.ledger.force_breaker(desk.journal, scope, *forced)
+        })
+        .await?
+    }
+
+    async fn replay_settled(&self, task_type: TaskType, since: Timestamp) -> Result<(), StoreError> {
+        self.call(Order::Change, 1, (task_type, since), |desk, (name, since)| {
+            desk.ledger.replay_settled(desk.journal, name, *since)
+        })
+        .await
     }
 
     async fn check(&self) -> Result<(), StoreError> {

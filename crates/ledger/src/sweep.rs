@@ -6,7 +6,6 @@ use windlass_core::actor::Actor;
 use windlass_core::event::Change;
 use windlass_core::failure::EndReason;
 use windlass_core::ids::TaskKey;
-use windlass_core::status::Status;
 use windlass_core::store::Sweep;
 use windlass_core::time::Timestamp;
 use windlass_core::transition::{Trigger, transition};
@@ -15,7 +14,7 @@ use crate::claim::missing;
 use crate::finish::given_up;
 use crate::index::Lease;
 use crate::journal::{Journal, JournalResult, KeyRow};
-use crate::ledger::{Ending, Ledger, moved};
+use crate::ledger::{Ending, Ledger, Move, moved};
 
 /// An idempotency key whose task still lives is looked at again after this.
 const KEY_RECHECK: Duration = Duration::from_secs(3600);
@@ -45,13 +44,28 @@ impl Ledger {
 
     /// See [`windlass_core::store::Store::make_due`].
     pub fn make_due(&mut self, journal: &mut dyn Journal, limit: usize) -> JournalResult<Sweep> {
-        let (due, next_at) = due_now(self.index.due(), self.now, limit);
+        let (due, next_due) = due_now(self.index.due(), self.now, limit);
+        // What opens by itself was opened when this transaction began; a waiting claim must not miss the next.
+        let next_at = next_due.into_iter().chain(self.wake_at()).min();
         for key in &due {
             let Some(task) = self.index.task(*key) else { continue };
             let Ok(effect) = transition(task.status, Trigger::Due) else { continue };
             let past = Self::past(journal, *key, &task, None)?;
             let next = moved(task, &effect, self.now, Duration::ZERO);
-            self.carry_on(journal, *key, task.status, next, past, Change::Due, Actor::System, None)?;
+            self.carry_on(
+                journal,
+                Move {
+                    key: *key,
+                    from: task.status,
+                    task: next,
+                    effect,
+                    past,
+                    change: Change::Due,
+                    actor: Actor::System,
+                    lease: None,
+                    failure: None,
+                },
+            )?;
         }
         Ok(self.swept(due.len(), next_at))
     }
@@ -93,8 +107,19 @@ impl Ledger {
         let past = Self::past(journal, key, &task, None)?;
         let ended = moved(task, &effect, self.now, Duration::ZERO);
         let reason = EndReason::Expired;
-        let ending = Ending { reason: Some(reason), result: None, change: given_up(ended, reason, None, None, None) };
-        self.end(journal, key, task.status, ended, past, ending, Actor::System, None)
+        let change = given_up(ended, reason, None, None, None);
+        let step = Move {
+            key,
+            from: task.status,
+            task: ended,
+            effect,
+            past,
+            change,
+            actor: Actor::System,
+            lease: None,
+            failure: None,
+        };
+        self.end(journal, step, Ending { reason: Some(reason), result: None })
     }
 
     /// See [`windlass_core::store::Store::prune`].
@@ -112,14 +137,15 @@ impl Ledger {
                 journal.delete_key(scope)?;
             }
         }
-        let mut more = expired.len() == limit || keys.len() == limit;
+        let uniques = journal.prune_uniques(self.now, limit)?;
+        let mut more = [expired.len(), keys.len(), uniques].contains(&limit);
         if !more && self.now.since(self.events_pruned_at) >= EVENT_PRUNE_INTERVAL {
             more = journal.prune_events(self.now - EVENT_PRUNE_INTERVAL, limit)?;
             if !more {
                 self.events_pruned_at = self.now;
             }
         }
-        Ok(Sweep { changed: expired.len() + keys.len(), more, next_at: None })
+        Ok(Sweep { changed: expired.len() + keys.len() + uniques, more, next_at: None })
     }
 
     /// See [`windlass_core::store::Store::forgive`].
@@ -139,12 +165,5 @@ impl Ledger {
                 self.index.set_lease(key, Some(Lease { deadline: until, ..lease }));
             }
         }
-    }
-
-    /// See [`windlass_core::store::Store::tasks_ahead`].
-    pub fn tasks_ahead(&self, id: windlass_core::ids::TaskId) -> Option<u64> {
-        let key = self.ids.task_key(id)?;
-        let task = self.index.task(key).filter(|task| task.status == Status::Queued)?;
-        Some(self.index.lanes.ahead(task.lane, task.ready_at, key))
     }
 }

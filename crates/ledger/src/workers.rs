@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use windlass_core::actor::Actor;
-use windlass_core::ids::{TaskId, WorkerId};
+use windlass_core::breaker::{Scope, State, WorkerBreaker};
+use windlass_core::ids::{ClaimNo, TaskId, WorkerId};
 use windlass_core::lane::Serves;
 use windlass_core::limits;
 use windlass_core::store::{Beaten, Claimed, Heartbeat, Renewal, Sweep, WorkerError};
@@ -27,6 +28,10 @@ pub(crate) struct WorkerEntry {
     pub(crate) health: Option<Health>,
     pub(crate) completed: u64,
     pub(crate) failed: u64,
+    pub(crate) breaker: WorkerBreaker,
+    /// The newest claim that came to a good end. What was claimed before it and is lost says nothing about the worker
+    /// any more.
+    pub(crate) last_good: Option<ClaimNo>,
 }
 
 impl WorkerEntry {
@@ -40,6 +45,8 @@ impl WorkerEntry {
             health: None,
             completed: 0,
             failed: 0,
+            breaker: WorkerBreaker::default(),
+            last_good: None,
         }
     }
 
@@ -47,8 +54,8 @@ impl WorkerEntry {
         self.row.draining || self.says_draining
     }
 
-    pub(crate) fn takes_tasks(&self) -> bool {
-        !self.is_draining() && !self.unhealthy
+    pub(crate) fn takes_tasks(&self, now: Timestamp) -> bool {
+        !self.is_draining() && !self.unhealthy && self.breaker.admits(now) != Some(0)
     }
 }
 
@@ -73,7 +80,9 @@ impl Ledger {
         let row = WorkerRow { profile: profile.clone(), registered_at: self.now, draining: false };
         journal.put_worker(profile.id, Some(&row))?;
         self.remember_worker(profile.id);
-        self.workers.insert(profile.id, WorkerEntry::new(row, self.now));
+        // Registering anew is no cure.
+        let breaker = self.workers.get(&profile.id).map(|entry| entry.breaker.clone()).unwrap_or_default();
+        self.workers.insert(profile.id, WorkerEntry { breaker, ..WorkerEntry::new(row, self.now) });
         Ok(Ok(()))
     }
 
@@ -122,11 +131,21 @@ impl Ledger {
                 self.release(journal, key, &lease, None, Actor::Worker(id))?;
             }
         }
-        journal.put_worker(id, None)?;
-        self.remember_worker(id);
-        self.workers.remove(&id);
+        self.forget_worker(journal, id)?;
         self.send_home(id, served);
         Ok(Ok(()))
+    }
+
+    fn forget_worker(&mut self, journal: &mut dyn Journal, id: WorkerId) -> JournalResult<()> {
+        journal.put_worker(id, None)?;
+        self.remember_worker(id);
+        if let Some(entry) = self.workers.remove(&id)
+            && !entry.breaker.record.is_plain()
+        {
+            journal.put_breaker(&Scope::Worker(id), None)?;
+            self.recovering_workers.retain(|(_, worker)| *worker != id);
+        }
+        Ok(())
     }
 
     /// See [`windlass_core::store::Store::forget_workers`].
@@ -139,9 +158,7 @@ impl Ledger {
             .take(1_000)
             .collect();
         for id in &silent {
-            journal.put_worker(*id, None)?;
-            self.remember_worker(*id);
-            self.workers.remove(id);
+            self.forget_worker(journal, *id)?;
         }
         Ok(Sweep { changed: silent.len(), more: silent.len() == 1_000, next_at: None })
     }
@@ -155,7 +172,7 @@ impl Ledger {
                 registered_at: entry.row.registered_at,
                 last_seen_at: entry.last_seen_at,
                 draining: entry.is_draining(),
-                unhealthy: entry.unhealthy,
+                unhealthy: entry.unhealthy || entry.breaker.record.state(self.now) != State::Closed,
                 health: entry.health,
                 current_tasks: self
                     .index
@@ -173,13 +190,13 @@ impl Ledger {
     pub fn heartbeat(&mut self, beat: &Heartbeat) -> Result<Beaten, WorkerError> {
         let now = self.now;
         let entry = self.seen(beat.worker).ok_or(WorkerError::Unknown)?;
-        let took_tasks = entry.takes_tasks();
+        let took_tasks = entry.takes_tasks(now);
         entry.unhealthy = beat.unhealthy;
         entry.health = beat.health.or(entry.health);
         entry.says_draining = beat.draining;
         let should_drain = entry.is_draining();
         // One that could not take tasks before may have a claim waiting.
-        let takes_tasks = entry.takes_tasks();
+        let takes_tasks = entry.takes_tasks(now);
         self.lanes_changed |= takes_tasks && !took_tasks;
         let expires_at = now + beat.lease;
         let mut lost = Vec::new();

@@ -6,6 +6,7 @@ use windlass_core::event::Event;
 use windlass_core::failure::EndReason;
 use windlass_core::ids::{TaskId, WorkerId};
 use windlass_core::json::Json;
+use windlass_core::keys::{FlowKey, OnConflict, OnFailure, Unique, UniqueKey};
 use windlass_core::names::{CapabilitySet, QueueName, TaskType, Text};
 use windlass_core::priority::Priority;
 use windlass_core::settings::{Settings, is_dead_reason};
@@ -183,6 +184,60 @@ impl Include {
     pub const ALL: Self = Self { parameters: true, result: true, attempts: true };
 }
 
+/// A flow key as its fields on the wire.
+#[derive(Debug, Default)]
+pub struct FlowKeys {
+    /// The key, if it is an ordering key.
+    pub ordering_key: Option<Text>,
+    ordering_on_failure: Option<OnFailure>,
+    concurrency_key: Option<Text>,
+    concurrency_limit: Option<u32>,
+}
+
+impl From<Option<FlowKey>> for FlowKeys {
+    fn from(key: Option<FlowKey>) -> Self {
+        match key {
+            None => Self::default(),
+            Some(FlowKey::Ordering { key, on_failure }) => {
+                Self { ordering_key: Some(key), ordering_on_failure: Some(on_failure), ..Self::default() }
+            }
+            Some(FlowKey::Concurrency { key, limit }) => {
+                Self { concurrency_key: Some(key), concurrency_limit: Some(limit), ..Self::default() }
+            }
+        }
+    }
+}
+
+/// What counts as the same work.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TaskUnique)]
+pub struct UniqueDocument {
+    /// A digest of what must be equal.
+    #[schema(value_type = String)]
+    key: UniqueKey,
+    /// The statuses in which the task holds the key.
+    #[serde(rename = "while")]
+    #[schema(value_type = Vec<String>)]
+    held_while: Vec<Status>,
+    /// How long it holds it at least.
+    #[serde(serialize_with = "crate::number::plain_or_null")]
+    for_seconds: Option<f64>,
+    /// `keep`, `replace`, `reschedule` or `error`.
+    #[schema(value_type = String)]
+    on_conflict: OnConflict,
+}
+
+impl From<Unique> for UniqueDocument {
+    fn from(unique: Unique) -> Self {
+        Self {
+            key: unique.key,
+            held_while: unique.held_while,
+            for_seconds: unique.for_seconds.map(seconds),
+            on_conflict: unique.on_conflict,
+        }
+    }
+}
+
 /// A task.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Task)]
@@ -248,9 +303,20 @@ pub struct TaskDocument {
     dead_reason: Option<EndReason>,
     #[schema(value_type = Option<String>)]
     idempotency_key: Option<Text>,
-    ordering_key: Option<String>,
-    concurrency_key: Option<String>,
+    /// Tasks with the same key run one at a time, in order.
+    #[schema(value_type = Option<String>)]
+    ordering_key: Option<Text>,
+    /// What its line does while it waits for a retry: `block` or `skip`.
+    #[schema(value_type = Option<String>)]
+    ordering_on_failure: Option<OnFailure>,
+    /// At most `concurrency_limit` tasks with the same key run at once.
+    #[schema(value_type = Option<String>)]
+    concurrency_key: Option<Text>,
     concurrency_limit: Option<u32>,
+    /// What counts as the same work.
+    unique: Option<UniqueDocument>,
+    /// Whether a rule has replayed it; it does so once.
+    auto_replayed: bool,
     #[schema(value_type = Option<String>)]
     tenant: Option<Text>,
     #[schema(value_type = std::collections::BTreeMap<String, String>)]
@@ -306,6 +372,7 @@ impl TaskDocument {
         } else {
             spec.priority
         };
+        let keys = FlowKeys::from(spec.flow_key.clone());
         let trace_id = spec.trace_id().map(str::to_owned);
         let is_executing = state.status == Status::Executing;
         let started_at = state.started_at;
@@ -343,9 +410,12 @@ impl TaskDocument {
                 .end_reason
                 .filter(|reason| state.status == Status::DeadLetter && is_dead_reason(*reason)),
             idempotency_key: spec.idempotency_key,
-            ordering_key: None,
-            concurrency_key: None,
-            concurrency_limit: None,
+            ordering_key: keys.ordering_key,
+            ordering_on_failure: keys.ordering_on_failure,
+            concurrency_key: keys.concurrency_key,
+            concurrency_limit: keys.concurrency_limit,
+            unique: spec.unique.map(UniqueDocument::from),
+            auto_replayed: state.auto_replayed,
             tenant: spec.tenant,
             tags: spec.tags,
             trace_id,

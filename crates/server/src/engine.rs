@@ -1,7 +1,7 @@
 //! What all handlers share: the configuration, the store, the counters, and the few facts
 //! that live only in this process.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,9 +10,11 @@ use windlass_core::ids::{TaskId, WorkerId};
 use windlass_core::names::QueueName;
 use windlass_core::store::Store;
 use windlass_core::task::Task;
+use windlass_core::time::Timestamp;
 use windlass_core::worker::Health;
 
 use crate::config::ServerConfig;
+use crate::findings::Finding;
 use crate::metrics::Metrics;
 use crate::problem::Problem;
 
@@ -35,6 +37,8 @@ pub struct Engine {
     /// Workers whose last heartbeat told of too much load. Lost at a restart, which only
     /// means that a sick worker is noticed one heartbeat later.
     strained: Mutex<HashSet<WorkerId>>,
+    /// When this node first saw a finding that has no time of its own.
+    first_seen: Mutex<HashMap<(&'static str, String), Timestamp>>,
 }
 
 impl Engine {
@@ -52,6 +56,7 @@ impl Engine {
             default_queue: QueueName::default(),
             closing,
             strained: Mutex::default(),
+            first_seen: Mutex::default(),
         })
     }
 
@@ -85,6 +90,19 @@ impl Engine {
     /// Forgets what was known of a worker that left.
     pub fn forget_worker(&self, worker: WorkerId) {
         self.strained.lock().unwrap_or_else(PoisonError::into_inner).remove(&worker);
+    }
+
+    /// Says of every finding since when it is so; what is gone is forgotten.
+    pub fn date_findings(&self, findings: &mut [Finding], now: Timestamp) {
+        let mut known = self.first_seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut still = HashMap::new();
+        for finding in findings.iter_mut().filter(|finding| finding.since.is_none()) {
+            let key = (finding.code, finding.subject.clone());
+            let since = known.get(&key).copied().unwrap_or(now);
+            finding.since = Some(since);
+            still.insert(key, since);
+        }
+        *known = still;
     }
 
     /// One task, or 404.

@@ -110,6 +110,15 @@ pub struct TypeLabel {
     pub r#type: String,
 }
 
+/// A breaker.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct BreakerLabel {
+    /// What it guards: `type` or `worker`.
+    pub scope: &'static str,
+    /// Which one.
+    pub name: String,
+}
+
 /// Status alone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct StatusLabel {

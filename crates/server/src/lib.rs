@@ -4,6 +4,7 @@
 //! `routes` (parse, call, render) and reaches the store through `engine`. Handlers hold
 //! no rules of their own: those are in `windlass-core`.
 
+mod auto_replay;
 mod change_log;
 mod config;
 mod delivery;
@@ -11,6 +12,7 @@ mod document;
 mod edge;
 mod engine;
 mod explain;
+mod findings;
 mod json_body;
 mod json_scan;
 mod labels;
@@ -19,6 +21,8 @@ mod metrics;
 mod net;
 mod number;
 mod observed_store;
+mod outcomes;
+mod pacing;
 mod path;
 mod problem;
 mod query;
@@ -27,6 +31,7 @@ mod results;
 mod routes;
 mod scrape;
 mod submit;
+mod unclassified;
 
 use std::io;
 use std::sync::Arc;

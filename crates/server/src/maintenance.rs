@@ -1,6 +1,6 @@
 //! Every background loop, on one screen.
 //!
-//! Each is one verb of the store, done in bounded slices. Loops about a time that is known
+//! Each is one verb of the store, done in bounded slices, or (replay by rule) a few of them. Loops about a time that is known
 //! (due tasks, leases, timeouts, expiries) sleep exactly until then, and never longer than
 //! their interval.
 
@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use windlass_core::store::{Store, StoreError, Sweep};
 
+use crate::auto_replay;
 use crate::config::ServerConfig;
 use crate::engine::Engine;
 
@@ -36,11 +37,13 @@ pub enum Loop {
     SettleIntents,
     /// Workers that are long gone.
     ForgetWorkers,
+    /// Dead letters of an outage that is over.
+    AutoReplay,
 }
 
 impl Loop {
     /// All loops.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::MakeDue,
         Self::LapseLeases,
         Self::TimeOut,
@@ -48,6 +51,7 @@ impl Loop {
         Self::Prune,
         Self::SettleIntents,
         Self::ForgetWorkers,
+        Self::AutoReplay,
     ];
 
     /// The longest sleep between two runs.
@@ -58,7 +62,7 @@ impl Loop {
             // A retry may wait only a fraction of a second, and is not known when the sleep begins.
             Self::MakeDue => prompt.min(Duration::from_millis(250)),
             Self::LapseLeases | Self::TimeOut => prompt,
-            Self::Expire => Duration::from_secs(1),
+            Self::Expire | Self::AutoReplay => Duration::from_secs(1),
             Self::Prune => Duration::from_secs(30),
             Self::SettleIntents => Duration::from_secs(5),
             Self::ForgetWorkers => Duration::from_mins(1),
@@ -75,6 +79,7 @@ impl Loop {
             Self::Prune => store.prune(SLICE).await,
             Self::SettleIntents => store.settle_intents(SLICE).await,
             Self::ForgetWorkers => store.forget_workers(store.now() - config.worker_memory).await,
+            Self::AutoReplay => auto_replay::run_once(store).await,
         }
     }
 
@@ -87,6 +92,7 @@ impl Loop {
             Self::Prune => "prune",
             Self::SettleIntents => "settle_intents",
             Self::ForgetWorkers => "forget_workers",
+            Self::AutoReplay => "auto_replay",
         }
     }
 }

@@ -1,16 +1,17 @@
 //! What is counted. Counters are fed by the store's commits (see [`Observer`]), so that
 //! they count what happened and not what was asked for; gauges are read at the scrape.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use windlass_core::event::{Change, Committed, Observer};
-use windlass_core::failure::ErrorClass;
+use windlass_core::failure::{DecidedBy, ErrorClass};
 use windlass_core::lane::LaneKey;
 use windlass_core::names::TaskType;
 use windlass_core::status::Status;
@@ -19,7 +20,9 @@ use windlass_core::time::Timestamp;
 use crate::labels::{
     Bounded, Classed, Lane, Reasoned, RequestLabels, Run, Seconds, Shift, StoreCall, TypeLabel, Waiting,
 };
+use crate::outcomes::{Outcomes, Tally, Trend, Trouble};
 use crate::recent::{Flow, Recoveries, Waits, Window, percentiles};
+use crate::unclassified::{Unclassified, UnclassifiedError};
 
 /// What happened lately, for people who look now.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -40,6 +43,7 @@ pub struct Metrics {
     failed: Family<Classed, Counter>,
     retried: Family<Classed, Counter>,
     dead_lettered: Family<Reasoned, Counter>,
+    unclassified: Family<TypeLabel, Counter>,
     cancelled: Family<Lane, Counter>,
     expired: Family<Lane, Counter>,
     promoted: Family<Shift, Counter>,
@@ -69,6 +73,8 @@ struct Counted {
     recoveries: Window<Recoveries>,
     waits: Window<Waits>,
     rate_at_second: i64,
+    outcomes: Outcomes,
+    unclassified: Unclassified,
 }
 
 /// The counters of one lane, looked up once: the families would hash texts for every task.
@@ -107,6 +113,7 @@ impl Default for Metrics {
             failed: family!("windlass_tasks_failed", "Attempts that failed"),
             retried: family!("windlass_tasks_retried", "Failed attempts that are tried again"),
             dead_lettered: family!("windlass_tasks_dead_lettered", "Tasks given up for a person to look at"),
+            unclassified: family!("windlass_errors_unclassified", "Failed attempts that nothing put in a class"),
             cancelled: family!("windlass_tasks_cancelled", "Tasks cancelled"),
             expired: family!("windlass_tasks_expired", "Tasks not started before their expiry"),
             promoted: family!("windlass_tasks_promoted", "Claims made through the overdue share"),
@@ -130,6 +137,8 @@ impl Default for Metrics {
                 recoveries: Window::new(60, 60),
                 waits: Window::new(10, 30),
                 rate_at_second: 0,
+                outcomes: Outcomes::default(),
+                unclassified: Unclassified::default(),
             }),
             registry,
         }
@@ -196,6 +205,26 @@ impl Metrics {
         recent
     }
 
+    /// How tasks ended within a window, by type.
+    pub fn tallies(&self, window: Duration, now: Timestamp) -> BTreeMap<String, Tally> {
+        self.counted().outcomes.tallies(window, now)
+    }
+
+    /// Types in trouble lately.
+    pub fn troubles(&self, now: Timestamp) -> BTreeMap<String, Trouble> {
+        self.counted().outcomes.troubles(now)
+    }
+
+    /// What came and went in the last minutes.
+    pub fn trend(&self, now: Timestamp) -> Trend {
+        self.counted().outcomes.trend(now)
+    }
+
+    /// Errors that nothing put in a class since the start, the most frequent first.
+    pub fn unclassified(&self) -> Vec<UnclassifiedError> {
+        self.counted().unclassified.list()
+    }
+
     /// A queue name as a label: the name, or `other` once there are too many.
     pub fn queue_label(&self, queue: &str) -> String {
         self.counted().queues.label(queue)
@@ -250,7 +279,14 @@ impl Metrics {
 
     fn count(&self, counted: &mut Counted, committed: &Committed) {
         let lane = self.lane(counted, &committed.lane);
+        counted.outcomes.count(&lane.task_type, committed);
         let at = committed.event.at;
+        if let Some(note) = &committed.failure
+            && note.decided_by == DecidedBy::Nobody
+        {
+            self.unclassified.get_or_create(&TypeLabel { r#type: lane.task_type.clone() }).inc();
+            counted.unclassified.add(&committed.lane.task_type, note, at);
+        }
         let of_lane = || Lane { queue: lane.queue.clone(), r#type: lane.task_type.clone() };
         match &committed.event.change {
             Change::Submitted { .. } => {
@@ -306,6 +342,7 @@ impl Metrics {
             | Change::Snoozed { .. }
             | Change::Replayed { .. }
             | Change::Discarded { .. }
+            | Change::Replaced { .. }
             | Change::Amended { .. } => {}
         }
     }

@@ -8,15 +8,17 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::Instant;
 use windlass_core::actor::Actor;
+use windlass_core::breaker::{self, Forced, Scope};
+use windlass_core::error_rules::ErrorRules;
 use windlass_core::event::Event;
 use windlass_core::filter::TaskFilter;
 use windlass_core::ids::{TaskId, WorkerId};
 use windlass_core::names::{QueueName, TaskType};
 use windlass_core::settings::{QueueChange, QueueSettings, Settings, TypeChange, TypeSettings};
 use windlass_core::store::{
-    Amendment, Beaten, Cancelled, Capabilities, ChangeError, ClaimRequest, Claimed, Cursor, Each, Finish, Finished,
-    Heartbeat, LeaseError, ListError, Page, ProgressReport, Requeue, SettingsError, Stats, StepReport, Store,
-    StoreError, SubmitError, Submitted, Sweep, WorkerError,
+    Amendment, Beaten, BreakerError, Cancelled, Capabilities, ChangeError, ClaimRequest, Claimed, Cursor, Each, Finish,
+    Finished, Heartbeat, LaneStats, LeaseError, ListError, Page, ProgressReport, Requeue, SettingsError, Stats,
+    StepReport, Store, StoreError, SubmitError, Submitted, Sweep, Waiting, WorkerError,
 };
 use windlass_core::task::{NewTask, Task};
 use windlass_core::time::Timestamp;
@@ -51,7 +53,7 @@ macro_rules! fails_by_variant {
     )*};
 }
 
-fails_by_variant!(SubmitError, WorkerError, ListError, SettingsError);
+fails_by_variant!(SubmitError, WorkerError, ListError, SettingsError, BreakerError);
 
 impl ObservedStore {
     /// Measures the calls of a store.
@@ -201,8 +203,12 @@ impl Store for ObservedStore {
         answer
     }
 
-    async fn tasks_ahead(&self, task: TaskId) -> Result<Option<u64>, StoreError> {
-        self.watch("tasks_ahead", self.inner.tasks_ahead(task)).await
+    async fn waiting_for(&self, task: TaskId) -> Result<Option<Waiting>, StoreError> {
+        self.watch("waiting_for", self.inner.waiting_for(task)).await
+    }
+
+    async fn lanes(&self) -> Result<Vec<LaneStats>, StoreError> {
+        self.watch("lanes", self.inner.lanes()).await
     }
 
     async fn stats(&self) -> Result<Stats, StoreError> {
@@ -243,6 +249,22 @@ impl Store for ObservedStore {
 
     async fn clear_type(&self, task_type: TaskType) -> Result<(), SettingsError> {
         self.watch("clear_type", self.inner.clear_type(task_type)).await
+    }
+
+    async fn change_error_rules(&self, rules: ErrorRules) -> Result<(), SettingsError> {
+        self.watch("change_error_rules", self.inner.change_error_rules(rules)).await
+    }
+
+    async fn breakers(&self) -> Result<Vec<breaker::View>, StoreError> {
+        self.watch("breakers", self.inner.breakers()).await
+    }
+
+    async fn force_breaker(&self, scope: Scope, forced: Option<Forced>) -> Result<breaker::View, BreakerError> {
+        self.watch("force_breaker", self.inner.force_breaker(scope, forced)).await
+    }
+
+    async fn replay_settled(&self, task_type: TaskType, since: Timestamp) -> Result<(), StoreError> {
+        self.watch("replay_settled", self.inner.replay_settled(task_type, since)).await
     }
 
     async fn check(&self) -> Result<(), StoreError> {

@@ -2,6 +2,7 @@
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
+use serde::de::DeserializeOwned;
 
 use crate::problem::{Code, Problem};
 
@@ -12,9 +13,21 @@ impl<S: Send + Sync> FromRequestParts<S> for Path<String> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        match axum::extract::Path::from_request_parts(parts, state).await {
-            Ok(axum::extract::Path(text)) => Ok(Self(text)),
-            Err(_) => Err(Problem::new(Code::NotFound, "the path is not UTF-8, so it names nothing")),
-        }
+        extract(parts, state).await.map(Self)
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Path<(String, String, String)> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        extract(parts, state).await.map(Self)
+    }
+}
+
+async fn extract<T: DeserializeOwned + Send, S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<T, Problem> {
+    match axum::extract::Path::from_request_parts(parts, state).await {
+        Ok(axum::extract::Path(names)) => Ok(names),
+        Err(_) => Err(Problem::new(Code::NotFound, "the path is not UTF-8, so it names nothing")),
     }
 }

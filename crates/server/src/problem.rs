@@ -10,7 +10,10 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
-use windlass_core::store::{Applied, ChangeError, LeaseError, ListError, SettingsError, StoreError, WorkerError};
+use windlass_core::error_rules::BadRule;
+use windlass_core::store::{
+    Applied, BreakerError, ChangeError, LeaseError, ListError, SettingsError, StoreError, WorkerError,
+};
 
 macro_rules! codes {
     ($($code:ident, $name:literal, $status:ident, $title:literal, $meaning:literal;)*) => {
@@ -66,6 +69,8 @@ codes! {
         "The queue has neither settings nor live tasks.";
     TaskTypeNotFound, "task_type_not_found", NOT_FOUND, "There is no such task type",
         "The task type has no settings.";
+    BreakerNotFound, "breaker_not_found", NOT_FOUND, "There is no such breaker",
+        "A breaker is named by its scope (`type` or `worker`) and the name of the type or the id of the worker, and takes the verbs `open`, `close` and `auto`.";
     NotFound, "not_found", NOT_FOUND, "There is no such route",
         "The path is none of this API. See `/openapi.json`.";
     MethodNotAllowed, "method_not_allowed", METHOD_NOT_ALLOWED, "The route does not know this method",
@@ -82,6 +87,8 @@ codes! {
         "Only dead letters can be replayed or discarded.";
     IdempotencyKeyReused, "idempotency_key_reused", CONFLICT, "The idempotency key belongs to another task",
         "The same key was used for another task type or other parameters.";
+    UniqueConflict, "unique_conflict", CONFLICT, "Another task has the same unique key",
+        "The task that `detail` names holds the unique key: it is there already, and the submit or the replay would make it twice. With `on_conflict` other than `error` a submit can stand for it, unless it would have to change a task that runs.";
     TooManySteps, "too_many_steps", CONFLICT, "The task has too many durable steps",
         "A task keeps at most 1,000 durable steps.";
     PayloadTooLarge, "payload_too_large", PAYLOAD_TOO_LARGE, "The body or a part of it is too large",
@@ -90,6 +97,8 @@ codes! {
         "The server runs with `strict_types`: set the type up first with `PUT /api/v1/task-types/{type}`.";
     BatchSpansQueues, "batch_spans_queues", UNPROCESSABLE_ENTITY, "The batch spans several queues",
         "This store writes a batch to one queue only. Send one batch per queue.";
+    RateLimited, "rate_limited", TOO_MANY_REQUESTS, "Too many submits",
+        "The tenant submits faster than the queue's `tenant_rate_limit` allows. Nothing was stored; try again after `Retry-After`.";
     QueueFull, "queue_full", TOO_MANY_REQUESTS, "The queue is full",
         "As many tasks wait as the queue's depth allows for this priority. Try again after `Retry-After`.";
     TooManyLanes, "too_many_lanes", TOO_MANY_REQUESTS, "The queue has too many lanes",
@@ -98,6 +107,8 @@ codes! {
         "Deregister workers that are gone, or wait until they are forgotten.";
     TooManySettings, "too_many_settings", TOO_MANY_REQUESTS, "Too many queues or types have settings",
         "At most 10,000 queues and types can have settings of their own.";
+    TooManyBreakers, "too_many_breakers", TOO_MANY_REQUESTS, "Too many breakers are forced",
+        "Leave breakers to themselves that need not be forced any more (`POST /api/v1/breakers/{scope}/{name}/auto`).";
     StoreUnavailable, "store_unavailable", SERVICE_UNAVAILABLE, "The store cannot serve now",
         "Try again after `Retry-After`. `applied` says whether a write may have happened (`no` or `unknown`).";
     Draining, "draining", SERVICE_UNAVAILABLE, "The server is shutting down",
@@ -322,11 +333,31 @@ impl From<LeaseError> for Problem {
     }
 }
 
+impl From<BadRule> for Problem {
+    fn from(bad: BadRule) -> Self {
+        Self::invalid_field(bad.field, bad.rule)
+    }
+}
+
+impl From<BreakerError> for Problem {
+    fn from(error: BreakerError) -> Self {
+        const BREAKERS_CLOSE_SECONDS: u64 = 60;
+        match error {
+            BreakerError::UnknownWorker => Self::new(Code::WorkerNotFound, error.to_string()),
+            BreakerError::TooMany => {
+                Self::new(Code::TooManyBreakers, error.to_string()).retry_after(BREAKERS_CLOSE_SECONDS)
+            }
+            BreakerError::Store(error) => error.into(),
+        }
+    }
+}
+
 impl From<SettingsError> for Problem {
     fn from(error: SettingsError) -> Self {
         const SETTINGS_CHANGE_SELDOM_SECONDS: u64 = 60;
         match error {
             SettingsError::Bad(bad) => Self::invalid_field(bad.field, bad.rule),
+            SettingsError::BadRule(bad) => bad.into(),
             SettingsError::Unknown => Self::new(Code::NotFound, error.to_string()),
             SettingsError::TooMany => {
                 Self::new(Code::TooManySettings, error.to_string()).retry_after(SETTINGS_CHANGE_SELDOM_SECONDS)
@@ -340,7 +371,8 @@ impl From<SettingsError> for Problem {
 pub fn refused_change(error: ChangeError, wrong_status: Code) -> Problem {
     match error {
         ChangeError::UnknownTask => Problem::new(Code::TaskNotFound, error.to_string()),
-        ChangeError::WrongStatus(_) => Problem::new(wrong_status, error.to_string()),
+        ChangeError::WrongStatus(_) | ChangeError::ReplayedBefore => Problem::new(wrong_status, error.to_string()),
+        ChangeError::UniqueConflict(_) => Problem::new(Code::UniqueConflict, error.to_string()),
     }
 }
 

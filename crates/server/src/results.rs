@@ -196,7 +196,8 @@ fn follow_ups(bodies: Vec<SubmitBody>, builder: &Builder<'_>) -> Result<Vec<wind
 }
 
 impl ErrorBody {
-    fn into_report(self) -> Result<ErrorReport, Problem> {
+    /// The report, within its bounds.
+    pub fn into_report(self) -> Result<ErrorReport, Problem> {
         if self.code.as_ref().is_some_and(|code| code.is_empty() || code.len() > limits::TEXT_BYTES) {
             return Err(Problem::invalid_field("error.code", "must be 1 to 256 bytes"));
         }

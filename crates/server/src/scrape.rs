@@ -6,20 +6,23 @@ use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use windlass_core::breaker::{self, Scope, State};
+use windlass_core::limits;
 use windlass_core::priority::Priority;
 use windlass_core::status::Status;
 use windlass_core::store::Stats;
 use windlass_core::worker::Worker;
 
 use crate::engine::Engine;
-use crate::labels::{Lane, StatusLabel, StoreLabel, Waiting};
+use crate::labels::{BreakerLabel, Lane, StatusLabel, StoreLabel, Waiting};
 use crate::problem::Problem;
 use crate::routes::WorkerCounts;
 
 /// The whole text.
 pub async fn scrape(engine: &Engine) -> Result<String, Problem> {
-    let (stats, workers) = tokio::join!(engine.store.stats(), engine.store.workers());
-    let gauges = gauges(engine, &stats?, &workers?);
+    let (stats, workers, breakers) =
+        tokio::join!(engine.store.stats(), engine.store.workers(), engine.store.breakers());
+    let gauges = gauges(engine, &stats?, &workers?, &breakers?);
     let mut text = String::with_capacity(64 * 1024);
     let written = encode_registry(&mut text, engine.metrics.registry())
         .and_then(|()| encode_registry(&mut text, &gauges))
@@ -29,11 +32,12 @@ pub async fn scrape(engine: &Engine) -> Result<String, Problem> {
 }
 
 /// A fresh registry per scrape, so that what is gone vanishes and two scrapes do not mix.
-fn gauges(engine: &Engine, stats: &Stats, workers: &[Worker]) -> Registry {
+fn gauges(engine: &Engine, stats: &Stats, workers: &[Worker], breakers: &[breaker::View]) -> Registry {
     let mut registry = Registry::default();
     add_queues(&mut registry, engine, stats);
     add_tasks(&mut registry, engine, stats);
     add_workers(&mut registry, engine, workers);
+    add_breakers(&mut registry, engine, breakers);
     registry
 }
 
@@ -96,5 +100,34 @@ fn add_workers(registry: &mut Registry, engine: &Engine, workers: &[Worker]) {
         let gauge = Gauge::<i64>::default();
         gauge.set(value as i64);
         registry.register(name, help, gauge);
+    }
+}
+
+fn add_breakers(registry: &mut Registry, engine: &Engine, breakers: &[breaker::View]) {
+    let family = Family::<BreakerLabel, Gauge>::default();
+    let mut workers = 0;
+    for view in breakers {
+        let name = match &view.scope {
+            Scope::Type(task_type) => engine.metrics.type_label(task_type.as_str()),
+            // Workers come and go: only those that are left alone are worth a label, and not without end.
+            Scope::Worker(_) if view.state == State::Closed => continue,
+            Scope::Worker(_) if workers >= limits::METRIC_TYPES => "other".to_owned(),
+            Scope::Worker(worker) => {
+                workers += 1;
+                worker.to_string()
+            }
+        };
+        let gauge = family.get_or_create_owned(&BreakerLabel { scope: view.scope.kind(), name });
+        // Under a shared label the worst is shown.
+        gauge.set(gauge.get().max(level(view.state)));
+    }
+    registry.register("windlass_breaker_state", "Breakers: 0 closed, 1 half open, 2 open", family);
+}
+
+fn level(state: State) -> i64 {
+    match state {
+        State::Closed => 0,
+        State::HalfOpen => 1,
+        State::Open => 2,
     }
 }

@@ -4,24 +4,26 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use utoipa::ToSchema;
+use windlass_core::ids::TaskId;
 use windlass_core::json::Json;
+use windlass_core::keys::{FlowKey, HELD_WHILE, OnConflict, OnFailure, Unique, unique_key};
 use windlass_core::limits;
 use windlass_core::names::{CapabilitySet, QueueName, TaskType, Text};
 use windlass_core::priority::Priority;
 use windlass_core::retry::{RetryPolicy, seconds};
 use windlass_core::settings::{PolicyWish, Settings};
+use windlass_core::status::Status;
 use windlass_core::store::SubmitError;
 use windlass_core::task::{NewTask, Start, Tags, TaskSpec};
 use windlass_core::time::Timestamp;
 
 use crate::engine::Engine;
-use crate::json_body::{NotYet, some_json};
+use crate::json_body::some_json;
 use crate::problem::{Code, Problem};
 
 /// A task to be stored. Only `task_type` is required.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[allow(dead_code, reason = "fields of later versions are refused while they are parsed")]
 pub struct SubmitBody {
     /// What kind of work; names the handler.
     #[schema(value_type = String, example = "process_video", pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
@@ -66,26 +68,41 @@ pub struct SubmitBody {
     /// What people find it by.
     #[schema(value_type = Option<std::collections::BTreeMap<String, String>>)]
     pub tags: Option<Tags>,
-    /// Not supported yet.
-    #[serde(default)]
-    #[schema(schema_with = crate::document::not_yet_schema, required = false)]
-    pub ordering_key: NotYet,
-    /// Not supported yet.
-    #[serde(default)]
-    #[schema(schema_with = crate::document::not_yet_schema, required = false)]
-    pub ordering_on_failure: NotYet,
-    /// Not supported yet.
-    #[serde(default)]
-    #[schema(schema_with = crate::document::not_yet_schema, required = false)]
-    pub concurrency_key: NotYet,
-    /// Not supported yet.
-    #[serde(default)]
-    #[schema(schema_with = crate::document::not_yet_schema, required = false)]
-    pub concurrency_limit: NotYet,
-    /// Not supported yet.
-    #[serde(default)]
-    #[schema(schema_with = crate::document::not_yet_schema, required = false)]
-    pub unique: NotYet,
+    /// Tasks with the same key run one at a time, in the order of their submits.
+    #[schema(value_type = Option<String>)]
+    pub ordering_key: Option<Text>,
+    /// What the line of the ordering key does while this task waits for a retry: `block` (wait with it) or `skip`.
+    #[schema(value_type = Option<String>, example = "block")]
+    pub ordering_on_failure: Option<OnFailure>,
+    /// At most `concurrency_limit` tasks with the same key run at once.
+    #[schema(value_type = Option<String>)]
+    pub concurrency_key: Option<Text>,
+    /// How many; that of the newest task of the key applies.
+    #[schema(minimum = 1, maximum = 1_000_000)]
+    pub concurrency_limit: Option<u32>,
+    /// What counts as the same work, and what happens to a submit of it.
+    pub unique: Option<UniqueBody>,
+}
+
+/// What counts as the same work.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = Unique)]
+pub struct UniqueBody {
+    /// What must be equal: `task_type`, `queue`, `tenant`, `parameters`, `parameters.PATH` or `tags.KEY`; type, queue
+    /// and parameters unless given. Tasks of another queue or tenant are never the same.
+    pub by: Option<Vec<String>>,
+    /// While it has one of these statuses: `blocked`, `scheduled`, `queued`, `executing`; all of them unless given.
+    #[serde(rename = "while")]
+    #[schema(value_type = Option<Vec<String>>)]
+    pub held_while: Option<Vec<Status>>,
+    /// And at least this long after its submit, also if it has ended.
+    #[schema(minimum = 0.000_001)]
+    pub for_seconds: Option<f64>,
+    /// `keep` the task that is there, `replace` it, `reschedule` it to when the new one would start, or refuse with
+    /// `error`; `keep` unless given.
+    #[schema(value_type = Option<String>, example = "keep")]
+    pub on_conflict: Option<OnConflict>,
 }
 
 /// Turns wishes into tasks under one view of the settings.
@@ -111,6 +128,7 @@ impl<'a> Builder<'a> {
     /// The task to be stored.
     pub fn build(&self, body: SubmitBody) -> Result<NewTask, Problem> {
         let start = self.start(&body)?;
+        let flow_key = flow_key(&body)?;
         let config = &self.engine.config;
         let of_type = self.settings.types.get(&body.task_type);
         if config.strict_types && of_type.is_none() {
@@ -131,7 +149,7 @@ impl<'a> Builder<'a> {
             retry: retry(body.retry)?,
         };
         let policy = self.settings.task_policy(&body.task_type, config.defaults[priority.index()], wish);
-        let spec = TaskSpec {
+        let mut spec = TaskSpec {
             task_type: body.task_type,
             queue,
             priority,
@@ -140,10 +158,14 @@ impl<'a> Builder<'a> {
             policy,
             expires_at: body.expires_at,
             idempotency_key: body.idempotency_key,
+            flow_key,
+            unique: None,
             tenant: body.tenant,
             tags: body.tags.unwrap_or_default(),
             trace_parent: self.trace_parent.clone(),
         };
+        // What makes a task unique is read off the finished task, defaults and all.
+        spec.unique = body.unique.map(|wish| unique(wish, &spec)).transpose()?;
         Ok(NewTask { spec, start })
     }
 
@@ -206,6 +228,70 @@ fn retry(given: Option<RetryPolicy>) -> Result<Option<RetryPolicy>, Problem> {
     Ok(given)
 }
 
+fn flow_key(body: &SubmitBody) -> Result<Option<FlowKey>, Problem> {
+    const LIMIT_RULE: &str = "must be from 1 to 1000000";
+    let needs = |field, other| Err(Problem::invalid_field(field, format_args!("can only be given with {other}")));
+    if body.ordering_key.is_none() && body.ordering_on_failure.is_some() {
+        return needs("ordering_on_failure", "ordering_key");
+    }
+    if body.concurrency_key.is_none() && body.concurrency_limit.is_some() {
+        return needs("concurrency_limit", "concurrency_key");
+    }
+    match (&body.ordering_key, &body.concurrency_key, body.concurrency_limit) {
+        (Some(_), Some(_), _) => {
+            Err(Problem::invalid_field("concurrency_key", "cannot be given together with ordering_key"))
+        }
+        (Some(key), None, _) => {
+            let on_failure = body.ordering_on_failure.unwrap_or_default();
+            Ok(Some(FlowKey::Ordering { key: key.clone(), on_failure }))
+        }
+        (None, Some(_), None) => needs("concurrency_key", "concurrency_limit"),
+        (None, Some(key), Some(limit)) if (1..=limits::CONCURRENCY).contains(&limit) => {
+            Ok(Some(FlowKey::Concurrency { key: key.clone(), limit }))
+        }
+        (None, Some(_), Some(_)) => Err(Problem::invalid_field("concurrency_limit", LIMIT_RULE)),
+        (None, None, _) => Ok(None),
+    }
+}
+
+/// Fields that uniqueness may go by: more than anybody names by hand, few enough to be digested with every submit.
+const UNIQUE_FIELDS: usize = 32;
+
+fn unique(wish: UniqueBody, spec: &TaskSpec) -> Result<Unique, Problem> {
+    let by = wish.by.unwrap_or_else(|| ["task_type", "queue", "parameters"].map(str::to_owned).to_vec());
+    if by.len() > UNIQUE_FIELDS {
+        return Err(Problem::invalid_field("unique.by", format_args!("must name at most {UNIQUE_FIELDS} fields")));
+    }
+    let bad_by =
+        |error| Problem::new(Code::InvalidField, format!("unique.by cannot be used: {error}")).on_field("unique.by");
+    let for_seconds = match wish.for_seconds.map(seconds::checked) {
+        None => None,
+        Some(Some(span)) if !span.is_zero() && span <= limits::DELAY => Some(span),
+        Some(_) => {
+            return Err(Problem::invalid_field("unique.for_seconds", "must be more than 0 and at most 366 days"));
+        }
+    };
+    Ok(Unique {
+        key: unique_key(spec, &by).map_err(bad_by)?,
+        held_while: held_while(wish.held_while)?,
+        for_seconds,
+        on_conflict: wish.on_conflict.unwrap_or_default(),
+    })
+}
+
+fn held_while(given: Option<Vec<Status>>) -> Result<Vec<Status>, Problem> {
+    let Some(mut statuses) = given else { return Ok(HELD_WHILE.to_vec()) };
+    if statuses.is_empty() || statuses.iter().any(|status| !HELD_WHILE.contains(status)) {
+        return Err(Problem::invalid_field(
+            "unique.while",
+            "must name one or more of blocked, scheduled, queued and executing",
+        ));
+    }
+    statuses.sort_unstable();
+    statuses.dedup();
+    Ok(statuses)
+}
+
 /// Refuses a document above its limit.
 pub fn check_size(field: &str, document: &Json, limit: usize) -> Result<(), Problem> {
     if document.len() > limit { Err(Problem::too_large(field, limit, document.len())) } else { Ok(()) }
@@ -239,10 +325,36 @@ pub fn refused_submit(engine: &Engine, error: SubmitError, is_batch: bool) -> Pr
         SubmitError::TooManyLanes { index, .. } => {
             (Problem::new(Code::TooManyLanes, detail).retry_after(LANES_DRAIN_SECONDS), index)
         }
+        SubmitError::RateLimited { index, retry_after, .. } => {
+            (Problem::new(Code::RateLimited, detail).retry_after(whole_seconds(retry_after)), index)
+        }
+        SubmitError::UniqueConflict { index, existing, status } => {
+            (Problem::new(Code::UniqueConflict, unique_conflict(existing, status)).on_field("unique"), index)
+        }
         SubmitError::BatchSpansQueues { index } => (Problem::new(Code::BatchSpansQueues, detail), index),
         SubmitError::Store(error) => return error.into(),
     };
     if is_batch { problem.at_index(index) } else { problem }
+}
+
+fn unique_conflict(existing: Option<TaskId>, status: Status) -> String {
+    let Some(existing) = existing else { return "an earlier item of this batch has the same unique key".to_owned() };
+    let way_out = match status {
+        Status::Executing => "; tasks submitted with a `while` without executing give their key back when they start",
+        Status::Blocked
+        | Status::Scheduled
+        | Status::Queued
+        | Status::Completed
+        | Status::Failed
+        | Status::Cancelled
+        | Status::DeadLetter => "",
+    };
+    format!("task {existing} has the same unique key and is {status}{way_out}")
+}
+
+/// A wait as `Retry-After` can say it: whole seconds, never too early.
+fn whole_seconds(wait: Duration) -> u64 {
+    (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1)
 }
 
 /// How long until this many tasks have left, kept within what a client will wait for.

@@ -63,6 +63,42 @@ async fn statistics_and_metrics_count_what_happened() {
 }
 
 #[tokio::test]
+async fn retry_statistics_tell_how_tasks_ended() {
+    let server = start().await;
+    let mut client = Client::new(&server).await;
+    let worker = client.register().await;
+    let retry = json!({"strategy": "fixed", "base_delay": 0, "jitter": "none"});
+    client.submit(&json!({"task_type": "shaky", "retry": retry})).await;
+    client.submit(&json!({"task_type": "bad", "priority": "low"})).await;
+    let path = format!("/internal/workers/{worker}/result");
+    for _ in 0..3 {
+        let body = json!({"available_capacity": 1, "wait_ms": 10_000});
+        let polled = client.json("POST", &format!("/internal/workers/{worker}/poll"), &body).await.ok(200);
+        let task = &polled["tasks"][0];
+        let mut result = json!({"task_id": task["task_id"], "lease_token": task["lease_token"], "status": "failed"});
+        if task["task_type"] == "bad" {
+            result["error"] = json!({"message": "no", "retriable": false});
+        } else if task["attempt"] == 1 {
+            result["error"] = json!({"message": "reset", "retriable": true});
+        } else {
+            result["status"] = json!("completed");
+        }
+        client.json("POST", &path, &result).await.ok(200);
+    }
+    let stats = client.get("/api/v1/stats/retries?window=15m").await.ok(200);
+    assert_eq!(
+        stats,
+        json!({"window_seconds": 900, "total": 2, "succeeded": 1, "failed": 0, "retried": 1, "dead_lettered": 1,
+            "average_attempts": 1.5, "success_after_retry_ratio": 1, "by_type": {
+                "shaky": {"total": 1, "succeeded": 1, "failed": 0, "retried": 1, "dead_lettered": 0,
+                    "average_attempts": 2, "success_after_retry_ratio": 1},
+                "bad": {"total": 1, "succeeded": 0, "failed": 0, "retried": 0, "dead_lettered": 1,
+                    "average_attempts": 1, "success_after_retry_ratio": null}}})
+    );
+    assert_eq!(client.get("/api/v1/stats/retries").await.ok(200)["window_seconds"], 86_400);
+}
+
+#[tokio::test]
 async fn labels_from_users_are_bounded() {
     let server = start().await;
     let mut client = Client::new(&server).await;

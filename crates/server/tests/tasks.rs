@@ -45,6 +45,11 @@ async fn a_task_has_every_documented_field() {
         "error",
         "idempotency_key",
         "ordering_key",
+        "ordering_on_failure",
+        "concurrency_key",
+        "concurrency_limit",
+        "unique",
+        "auto_replayed",
         "tenant",
         "tags",
         "trace_id",
@@ -77,6 +82,7 @@ async fn idempotency_keys() {
     let again = json!({"task_type": "t", "parameters": {"b": 2, "a": 1}, "idempotency_key": "k", "delay_seconds": 9});
     let answer = client.json("POST", "/api/v1/tasks", &again).await.ok(200);
     assert_eq!((answer["task_id"].as_str(), &answer["deduplicated"]), (Some(id.as_str()), &json!(true)));
+    assert_eq!(answer["deduplicated_by"], "idempotency_key");
     let other = json!({"task_type": "t", "parameters": {"a": 2}, "idempotency_key": "k"});
     let answer = client.json("POST", "/api/v1/tasks", &other).await;
     assert_eq!(answer.refused(409, "idempotency_key_reused"), Some("idempotency_key"));
@@ -205,7 +211,7 @@ async fn bulk_calls_count_first_and_want_a_filter_or_a_word() {
     assert_eq!(client.get("/api/v1/dlq?task_type=a").await.ok(200)["items"].as_array().map(Vec::len), Some(3));
     for path in ["/api/v1/dlq/replay", "/api/v1/dlq/discard"] {
         assert_eq!(client.json("POST", path, &json!({})).await.refused(400, "invalid_field"), Some("confirm"));
-        let rate = json!({"confirm": true, "rate_per_second": 5});
+        let rate = json!({"confirm": true, "rate_per_second": 0});
         assert_eq!(client.json("POST", path, &rate).await.refused(400, "invalid_field"), Some("rate_per_second"));
         let odd = json!({"task_type": "a", "limit": 0});
         assert_eq!(client.json("POST", path, &odd).await.refused(400, "invalid_field"), Some("limit"));

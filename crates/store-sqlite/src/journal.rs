@@ -5,9 +5,12 @@ use std::collections::BTreeMap;
 use rusqlite::{Connection, OptionalExtension, Params, params};
 use serde::Serialize;
 use windlass_core::actor::Actor;
+use windlass_core::breaker::{Record, Scope};
+use windlass_core::error_rules::ErrorRules;
 use windlass_core::event::{Change, Committed, SCHEMA};
 use windlass_core::ids::{IdCodec, TaskId, TaskKey, WorkerId};
 use windlass_core::json::Json;
+use windlass_core::keys::UniqueKey;
 use windlass_core::limits::ATTEMPTS_KEPT;
 use windlass_core::names::{QueueName, TaskType, Text};
 use windlass_core::retry::RetryPolicy;
@@ -17,7 +20,7 @@ use windlass_core::task::{FailedAttempt, Progress, TaskSpec};
 use windlass_core::time::Timestamp;
 use windlass_ledger::journal::{
     ClaimRow, Ended, Journal, JournalError, JournalResult, KeyRow, KeyScope, Overlay, Sequence, SubmitTimes, TaskRow,
-    WorkerRow,
+    UniqueRow, WorkerRow,
 };
 
 use crate::error::{in_commit, in_transaction};
@@ -93,6 +96,10 @@ fn encoded_unless_empty<T: Serialize>(value: &T, empty: bool) -> JournalResult<O
     if empty { Ok(None) } else { encode(value).map(Some) }
 }
 
+fn encoded_if_any<T: Serialize>(value: Option<&T>) -> JournalResult<Option<String>> {
+    value.map(encode).transpose()
+}
+
 impl Journal for SqliteJournal {
     fn begin(&mut self) -> JournalResult<()> {
         if !self.in_transaction {
@@ -147,6 +154,22 @@ impl Journal for SqliteJournal {
             .map_err(in_transaction)
     }
 
+    fn unique(&mut self, key: UniqueKey) -> JournalResult<Option<UniqueRow>> {
+        let sql = "SELECT task, created_at, held, keep_until FROM unique_keys WHERE key = ?1";
+        let mut statement = self.connection.prepare_cached(sql).map_err(in_transaction)?;
+        statement
+            .query_row(params![key.0.to_be_bytes()], |row| {
+                Ok(UniqueRow {
+                    task: rows::key(row, 0)?,
+                    created_at: rows::time(row, 1)?,
+                    held: row.get(2)?,
+                    keep_until: rows::optional_time(row, 3)?,
+                })
+            })
+            .optional()
+            .map_err(in_transaction)
+    }
+
     fn steps(&mut self, key: TaskKey) -> JournalResult<BTreeMap<String, Json>> {
         rows::steps(&self.connection, key).map_err(in_transaction)
     }
@@ -167,8 +190,8 @@ impl Journal for SqliteJournal {
     fn insert_task(&mut self, key: TaskKey, spec: &TaskSpec, times: SubmitTimes) -> JournalResult<()> {
         let sql = "INSERT INTO tasks (key, queue, task_type, priority, created_at, run_at, event_no, timeout_us,
             max_retries, max_crashes, dead_letter, capabilities, expires_at, retry, idempotency_key, tenant, tags,
-            trace_parent, parameters)
-            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)";
+            trace_parent, parameters, flow_key, unique_key)
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)";
         self.execute(
             sql,
             params![
@@ -191,13 +214,15 @@ impl Journal for SqliteJournal {
                 encoded_unless_empty(&spec.tags, spec.tags.is_empty())?,
                 spec.trace_parent.as_ref().map(Text::as_str),
                 spec.parameters.as_str(),
+                encoded_if_any(spec.flow_key.as_ref())?,
+                encoded_if_any(spec.unique.as_ref())?,
             ],
         )
     }
 
     fn update_task(&mut self, key: TaskKey, row: &TaskRow) -> JournalResult<()> {
         let sql = "UPDATE tasks SET priority = ?2, expires_at = ?3, tags = ?4, original_parameters = ?5,
-            parameters = ?6 WHERE key = ?1";
+            parameters = ?6, auto_replayed = ?7 WHERE key = ?1";
         self.execute(
             sql,
             params![
@@ -207,6 +232,30 @@ impl Journal for SqliteJournal {
                 encoded_unless_empty(&row.spec.tags, row.spec.tags.is_empty())?,
                 row.original_parameters.as_ref().map(Json::as_str),
                 row.spec.parameters.as_str(),
+                row.auto_replayed,
+            ],
+        )
+    }
+
+    fn replace_task(&mut self, key: TaskKey, row: &TaskRow) -> JournalResult<()> {
+        self.update_task(key, row)?;
+        let sql = "UPDATE tasks SET timeout_us = ?2, max_retries = ?3, max_crashes = ?4, dead_letter = ?5, retry = ?6,
+            trace_parent = ?7, task_type = ?8, capabilities = ?9, flow_key = ?10, unique_key = ?11 WHERE key = ?1";
+        let policy = &row.spec.policy;
+        self.execute(
+            sql,
+            params![
+                key.0 as i64,
+                policy.timeout.as_micros() as i64,
+                policy.max_retries,
+                policy.max_crashes,
+                policy.dead_letter,
+                self.retry(&policy.retry)?,
+                row.spec.trace_parent.as_ref().map(Text::as_str),
+                row.spec.task_type.as_str(),
+                encoded_unless_empty(&row.spec.capabilities, row.spec.capabilities.is_empty())?,
+                encoded_if_any(row.spec.flow_key.as_ref())?,
+                encoded_if_any(row.spec.unique.as_ref())?,
             ],
         )
     }
@@ -325,6 +374,15 @@ impl Journal for SqliteJournal {
         )
     }
 
+    fn put_unique(&mut self, key: UniqueKey, row: Option<&UniqueRow>) -> JournalResult<()> {
+        let key = key.0.to_be_bytes();
+        let Some(row) = row else { return self.execute("DELETE FROM unique_keys WHERE key = ?1", params![key]) };
+        let sql = "INSERT OR REPLACE INTO unique_keys (key, task, created_at, held, keep_until)
+            VALUES (?1, ?2, ?3, ?4, ?5)";
+        let keep_until = row.keep_until.map(Timestamp::as_micros);
+        self.execute(sql, params![key, row.task.0 as i64, row.created_at.as_micros(), row.held, keep_until])
+    }
+
     fn insert_events(&mut self, no: u64, at: Timestamp, changes: &[Committed]) -> JournalResult<()> {
         let packed: Vec<PackedEvent<'_>> = changes
             .iter()
@@ -366,6 +424,27 @@ impl Journal for SqliteJournal {
             task_type.as_str(),
             settings,
         )
+    }
+
+    fn put_error_rules(&mut self, rules: &ErrorRules) -> JournalResult<()> {
+        let sql = "INSERT OR REPLACE INTO documents (name, document) VALUES ('error_rules', ?1)";
+        self.execute(sql, params![encode(rules)?])
+    }
+
+    fn put_breaker(&mut self, scope: &Scope, record: Option<&Record>) -> JournalResult<()> {
+        self.put(
+            "INSERT OR REPLACE INTO breakers (scope, record) VALUES (?1, ?2)",
+            "DELETE FROM breakers WHERE scope = ?1",
+            encode(scope)?,
+            record,
+        )
+    }
+
+    fn prune_uniques(&mut self, now: Timestamp, limit: usize) -> JournalResult<usize> {
+        let sql = "DELETE FROM unique_keys WHERE key IN
+            (SELECT key FROM unique_keys WHERE held = 0 AND keep_until <= ?1 ORDER BY keep_until LIMIT ?2)";
+        let mut statement = self.connection.prepare_cached(sql).map_err(in_transaction)?;
+        statement.execute(params![now.as_micros(), limit as i64]).map_err(in_transaction)
     }
 
     fn expired_tasks(&mut self, now: Timestamp, limit: usize) -> JournalResult<Vec<(TaskKey, Status)>> {

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, params};
+use windlass_core::breaker::{Record, Scope};
+use windlass_core::error_rules::RuleBook;
 use windlass_core::ids::TaskKey;
 use windlass_core::lane::LaneKey;
 use windlass_core::retry::grown_timeout;
 use windlass_core::settings::Settings;
 use windlass_core::status::Status;
 use windlass_core::time::{Clock, Timestamp};
-use windlass_ledger::journal::{ClaimRow, LiveRow, Recovered, SEGMENT_KEYS, WorkerRow};
+use windlass_ledger::journal::{CancelledRow, ClaimRow, LiveRow, Recovered, SEGMENT_KEYS, WorkerRow};
 use windlass_ledger::ledger::Ledger;
 use windlass_ledger::recover::Recovery;
 
@@ -47,7 +49,8 @@ pub(crate) fn load(
     lease: Duration,
 ) -> Result<Ledger, OpenError> {
     let claims = claims(connection)?;
-    let (timeouts, cancelled) = running(connection, &claims)?;
+    let settings = settings(connection)?;
+    let (timeouts, cancelled) = running(connection, &claims, &settings)?;
     let found = Recovered {
         secret: ids,
         next_task: number(connection, "next_task")?,
@@ -57,7 +60,8 @@ pub(crate) fn load(
         cancelled,
         claims,
         workers: workers(connection)?,
-        settings: settings(connection)?,
+        breakers: breakers(connection)?,
+        settings,
         ended: ended_counts(connection)?,
         dead_letters: dead_letters(connection)?,
     };
@@ -90,7 +94,7 @@ fn live_tasks(connection: &Connection, segment: i64, recovery: &mut Recovery) ->
     let first = segment * SEGMENT_KEYS as i64;
     let mut statement = connection.prepare_cached(
         "SELECT t.key, t.queue, t.task_type, t.capabilities, t.priority, t.created_at, t.run_at, t.expires_at,
-            o.overlay
+            t.tenant, t.flow_key, t.unique_key IS NOT NULL, o.overlay
         FROM tasks t LEFT JOIN ended e ON e.key = t.key LEFT JOIN overlays o ON o.key = t.key
         WHERE t.key BETWEEN ?1 AND ?2 AND e.key IS NULL ORDER BY t.key",
     )?;
@@ -98,22 +102,23 @@ fn live_tasks(connection: &Connection, segment: i64, recovery: &mut Recovery) ->
     let mut live = 0;
     while let Some(row) = found.next()? {
         live += 1;
-        let overlay = match row.get_ref(8)?.as_str_or_null().map_err(rusqlite::Error::from)? {
-            Some(text) => Some(rows::decode(text)?),
-            None => None,
-        };
+        let queue = rows::queue(row, 1)?;
+        let tenant = if recovery.is_fair(&queue) { rows::text(row, 8)? } else { None };
         recovery.add(&LiveRow {
             key: rows::key(row, 0)?,
             lane: LaneKey {
-                queue: rows::queue(row, 1)?,
+                queue,
                 task_type: rows::task_type(row, 2)?,
                 capabilities: rows::capabilities(row, 3)?,
                 priority: rows::priority(row, 4)?,
+                tenant,
             },
             created_at: rows::time(row, 5)?,
             run_at: rows::time(row, 6)?,
             expires_at: rows::optional_time(row, 7)?,
-            overlay,
+            flow_key: rows::optional(row, 9)?,
+            unique: row.get(10)?,
+            overlay: rows::optional(row, 11)?,
         });
     }
     Ok(live)
@@ -125,17 +130,23 @@ fn claims(connection: &Connection) -> Result<Vec<ClaimRow>, OpenError> {
     Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 
-type Running = (BTreeMap<u64, Duration>, BTreeMap<u64, (Timestamp, u32)>);
+type Running = (BTreeMap<u64, Duration>, BTreeMap<u64, CancelledRow>);
 
 /// How long the attempts under these claims may take, and which of their tasks were cancelled.
-fn running(connection: &Connection, claims: &[ClaimRow]) -> Result<Running, OpenError> {
+fn running(connection: &Connection, claims: &[ClaimRow], settings: &Settings) -> Result<Running, OpenError> {
     let (mut timeouts, mut cancelled) = Running::default();
     for entry in claims.iter().flat_map(|claim| &claim.entries) {
         let key = TaskKey(entry.key);
         let Some(task) = rows::task(connection, key)? else { continue };
         if let Some(ended) = rows::ended(connection, key)? {
             if ended.status == Status::Cancelled {
-                cancelled.insert(entry.key, (task.created_at, ended.version));
+                let row = CancelledRow {
+                    created_at: task.created_at,
+                    version: ended.version,
+                    lane: LaneKey::of(&task.spec, settings),
+                    flow_key: task.spec.flow_key,
+                };
+                cancelled.insert(entry.key, row);
             }
             continue;
         }
@@ -165,7 +176,21 @@ fn settings(connection: &Connection) -> Result<Settings, OpenError> {
     while let Some(row) = found.next()? {
         settings.types.insert(rows::task_type(row, 0)?, rows::decode(&row.get::<_, String>(1)?)?);
     }
+    let sql = "SELECT document FROM documents WHERE name = 'error_rules'";
+    let rules: Option<String> = connection.query_row(sql, [], |row| row.get(0)).optional()?;
+    if let Some(rules) = rules {
+        let damaged = |error| OpenError::Damaged(format!("the error rules cannot be used: {error}"));
+        settings.error_rules = Arc::new(RuleBook::compile(rows::decode(&rules)?).map_err(damaged)?);
+    }
     Ok(settings)
+}
+
+fn breakers(connection: &Connection) -> Result<Vec<(Scope, Record)>, OpenError> {
+    let mut statement = connection.prepare("SELECT scope, record FROM breakers")?;
+    let rows = statement.query_map([], |row| {
+        Ok((rows::decode(row.get_ref(0)?.as_str()?)?, rows::decode(row.get_ref(1)?.as_str()?)?))
+    })?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 
 fn ended_counts(connection: &Connection) -> Result<[u64; 8], OpenError> {

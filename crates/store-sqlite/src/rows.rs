@@ -61,7 +61,7 @@ pub(crate) fn capabilities(row: &Row<'_>, column: usize) -> Rows<CapabilitySet> 
     }
 }
 
-fn text(row: &Row<'_>, column: usize) -> Rows<Option<Text>> {
+pub(crate) fn text(row: &Row<'_>, column: usize) -> Rows<Option<Text>> {
     row.get_ref(column)?.as_str_or_null()?.map(Text::new).transpose().map_err(damaged)
 }
 
@@ -76,9 +76,14 @@ pub(crate) fn retry(row: &Row<'_>, column: usize) -> Rows<RetryPolicy> {
     }
 }
 
+/// A document that may be missing.
+pub(crate) fn optional<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> Rows<Option<T>> {
+    row.get_ref(column)?.as_str_or_null()?.map(decode).transpose()
+}
+
 const SELECT_TASK: &str = "SELECT queue, task_type, priority, created_at, run_at, event_no, timeout_us, max_retries,
     max_crashes, dead_letter, capabilities, expires_at, retry, idempotency_key, tenant, tags, trace_parent,
-    original_parameters, parameters FROM tasks WHERE key = ?1";
+    original_parameters, parameters, flow_key, unique_key, auto_replayed FROM tasks WHERE key = ?1";
 
 /// A task as submitted.
 pub(crate) fn task(connection: &Connection, key: TaskKey) -> Rows<Option<TaskRow>> {
@@ -91,6 +96,7 @@ pub(crate) fn task(connection: &Connection, key: TaskKey) -> Rows<Option<TaskRow
                 run_at: time(row, 4)?,
                 event_no: row.get::<_, i64>(5)? as u64,
                 original_parameters: json(row, 17)?,
+                auto_replayed: row.get(21)?,
                 spec: TaskSpec {
                     queue: queue(row, 0)?,
                     task_type: task_type(row, 1)?,
@@ -105,6 +111,8 @@ pub(crate) fn task(connection: &Connection, key: TaskKey) -> Rows<Option<TaskRow
                     },
                     expires_at: optional_time(row, 11)?,
                     idempotency_key: text(row, 13)?,
+                    flow_key: optional(row, 19)?,
+                    unique: optional(row, 20)?,
                     tenant: text(row, 14)?,
                     tags,
                     trace_parent: text(row, 16)?,

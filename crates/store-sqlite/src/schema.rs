@@ -8,7 +8,10 @@ use crate::error::OpenError;
 
 /// Migrations in order; the number of those applied is the file's `user_version`.
 /// They are never edited once released, only added to.
-const MIGRATIONS: &[(&str, &str)] = &[("first", include_str!("../migrations/0001_first.sql"))];
+const MIGRATIONS: &[(&str, &str)] = &[
+    ("first", include_str!("../migrations/0001_first.sql")),
+    ("keys_and_breakers", include_str!("../migrations/0002_keys_and_breakers.sql")),
+];
 
 /// Pages of 8 KiB hold about twenty small tasks and keep the B-trees shallow.
 const PAGE_BYTES: u32 = 8192;

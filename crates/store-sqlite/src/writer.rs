@@ -3,7 +3,9 @@
 use std::fs::File;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::{mpsc, oneshot};
@@ -19,6 +21,8 @@ use crate::reader::Readers;
 const WAITING: usize = 4_096;
 /// Calls taken at a time.
 const BATCH: usize = 1_024;
+/// Naps shorter than this are not worth the trouble.
+const SHORTEST_NAP: Duration = Duration::from_micros(200);
 /// Items in one transaction: more would make the first wait for the last.
 const ITEMS: usize = 8_192;
 
@@ -49,7 +53,14 @@ pub(crate) fn start(
     thread::Builder::new().name("windlass-writer".into()).spawn(move || {
         let _told_if_it_panics = TellIfPanicking(Arc::clone(&on_fatal));
         let mut arrived = Vec::with_capacity(BATCH);
-        while receiver.blocking_recv_many(&mut arrived, BATCH) > 0 {
+        let wakes_us = Waker::from(Arc::new(Unpark(thread::current())));
+        while let Some(due) = wait(&mut receiver, &mut arrived, &writer, &wakes_us) {
+            if due && let Err(error) = writer.wake() {
+                writer.close();
+                readers.close();
+                on_fatal(&error.reason);
+                return;
+            }
             let mut close = None;
             let mut operations = Vec::with_capacity(arrived.len());
             for message in arrived.drain(..) {
@@ -83,6 +94,37 @@ pub(crate) fn start(
         }
     })?;
     Ok(WriterInbox { sender, later, closed: Mutex::new(false) })
+}
+
+/// Wakes the thread that waits for calls.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Waits for calls, or until something opens by itself (then the answer is true). `None` when nobody can call any more.
+fn wait(
+    receiver: &mut mpsc::Receiver<Message>,
+    arrived: &mut Vec<Message>,
+    writer: &Writer<SqliteJournal>,
+    wakes_us: &Waker,
+) -> Option<bool> {
+    let mut context = Context::from_waker(wakes_us);
+    loop {
+        match receiver.poll_recv_many(&mut context, arrived, BATCH) {
+            Poll::Ready(0) => return None,
+            Poll::Ready(_) => return Some(false),
+            Poll::Pending => {}
+        }
+        match writer.wake_in() {
+            None => thread::park(),
+            Some(left) if left.is_zero() => return Some(true),
+            Some(left) => thread::park_timeout(left.max(SHORTEST_NAP)),
+        }
+    }
 }
 
 /// Cuts what arrived into transactions of a bounded size.

@@ -6,9 +6,11 @@ use std::time::Duration;
 use windlass_core::failure::{ErrorReport, TaskPolicy};
 use windlass_core::ids::{TaskId, WorkerId};
 use windlass_core::json::Json;
+use windlass_core::keys::{FlowKey, HELD_WHILE, OnConflict, OnFailure, Unique, unique_key};
 use windlass_core::names::{Capability, CapabilitySet, QueueName, TagKey, TaskType, Text};
 use windlass_core::priority::Priority;
 use windlass_core::retry::{Jitter, RetryPolicy};
+use windlass_core::status::Status;
 use windlass_core::store::{Outcome, Requeue};
 use windlass_core::task::{NewTask, Start, TaskSpec};
 use windlass_core::time::Timestamp;
@@ -75,6 +77,8 @@ pub fn task(name: &str) -> TaskBuilder {
                 },
                 expires_at: None,
                 idempotency_key: None,
+                flow_key: None,
+                unique: None,
                 tenant: None,
                 tags: windlass_core::task::Tags::new(),
                 trace_parent: None,
@@ -131,6 +135,35 @@ impl TaskBuilder {
     #[must_use]
     pub fn key(mut self, key: &str) -> Self {
         self.task.spec.idempotency_key = Some(text(key));
+        self
+    }
+
+    /// One at a time with all others of this ordering key.
+    #[must_use]
+    pub fn ordered(mut self, key: &str, on_failure: OnFailure) -> Self {
+        self.task.spec.flow_key = Some(FlowKey::Ordering { key: text(key), on_failure });
+        self
+    }
+
+    /// At most so many of this concurrency key at once.
+    #[must_use]
+    pub fn at_most(mut self, limit: u32, key: &str) -> Self {
+        self.task.spec.flow_key = Some(FlowKey::Concurrency { key: text(key), limit });
+        self
+    }
+
+    /// Unique by its type and parameters, as long as it lives; call it last.
+    #[must_use]
+    pub fn unique(self, on_conflict: OnConflict) -> Self {
+        self.unique_while(on_conflict, &HELD_WHILE, None)
+    }
+
+    /// Unique by its type and parameters, in these statuses and for this long at least; call it last.
+    #[must_use]
+    pub fn unique_while(mut self, on_conflict: OnConflict, statuses: &[Status], span: Option<Duration>) -> Self {
+        let by = ["task_type".to_owned(), "parameters".to_owned()];
+        let key = unique_key(&self.task.spec, &by).expect("fields that every task has");
+        self.task.spec.unique = Some(Unique { key, held_while: statuses.to_vec(), for_seconds: span, on_conflict });
         self
     }
 
@@ -279,5 +312,14 @@ pub fn failed_for_good() -> Outcome {
 
 /// A person's plain wish that a task runs again: retries forgotten, nothing edited.
 pub fn again(id: TaskId) -> Requeue {
-    Requeue { task: id, only_dead: false, reset_retries: true, priority: None, parameters: None, note: None }
+    Requeue {
+        task: id,
+        only_dead: false,
+        reset_retries: true,
+        priority: None,
+        parameters: None,
+        note: None,
+        delay: Duration::ZERO,
+        by_rule: false,
+    }
 }

@@ -3,14 +3,18 @@
 //! answers. It keeps nothing: for tests, simulations and as the model of other stores.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use windlass_core::breaker::{Record, Scope};
+use windlass_core::error_rules::ErrorRules;
 use windlass_core::event::{Committed, Event, Observer};
 use windlass_core::filter::TaskFilter;
 use windlass_core::ids::{IdCodec, TaskKey, WorkerId};
 use windlass_core::json::Json;
+use windlass_core::keys::UniqueKey;
 use windlass_core::limits::ATTEMPTS_KEPT;
 use windlass_core::names::{QueueName, TaskType};
 use windlass_core::settings::{QueueSettings, TypeSettings};
@@ -21,8 +25,8 @@ use windlass_core::time::{Clock, Timestamp};
 use windlass_ledger::archive::{Archive, Cold};
 use windlass_ledger::batch::{Operation, Writer};
 use windlass_ledger::journal::{
-    ClaimRow, Ended, Journal, JournalResult, KeyRow, KeyScope, Overlay, Recovered, Sequence, SubmitTimes, TaskRow,
-    WorkerRow,
+    ClaimRow, Ended, Journal, JournalError, JournalResult, KeyRow, KeyScope, Overlay, Recovered, Sequence, SubmitTimes,
+    TaskRow, UniqueRow, WorkerRow,
 };
 use windlass_ledger::recover::Recovery;
 use windlass_ledger::store::{Inbox, LedgerStore, Parts};
@@ -30,7 +34,7 @@ use windlass_ledger::store::{Inbox, LedgerStore, Parts};
 /// The secret of ids: fixed, so that a test that fails can be run again as it was.
 const SECRET: [u8; 16] = *b"windlass-testkit";
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Rows {
     tasks: BTreeMap<TaskKey, TaskRow>,
     overlays: BTreeMap<TaskKey, Overlay>,
@@ -39,11 +43,17 @@ struct Rows {
     progress: BTreeMap<TaskKey, Progress>,
     steps: BTreeMap<TaskKey, BTreeMap<String, Json>>,
     keys: BTreeMap<KeyScope, KeyRow>,
+    uniques: BTreeMap<UniqueKey, UniqueRow>,
     events: BTreeMap<u64, (Timestamp, Vec<Event>)>,
 }
 
 #[derive(Clone, Default)]
-struct MemoryJournal(Arc<Mutex<Rows>>);
+struct MemoryJournal {
+    rows: Arc<Mutex<Rows>>,
+    is_full: Arc<AtomicBool>,
+    /// What is rolled back to, where a commit will be refused.
+    before: Option<Rows>,
+}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -51,21 +61,29 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl MemoryJournal {
     fn rows(&self) -> MutexGuard<'_, Rows> {
-        lock(&self.0)
+        lock(&self.rows)
     }
 }
 
 impl Journal for MemoryJournal {
     fn begin(&mut self) -> JournalResult<()> {
+        let is_full = self.is_full.load(Ordering::SeqCst);
+        self.before = is_full.then(|| self.rows().clone());
         Ok(())
     }
 
     fn commit(&mut self) -> JournalResult<()> {
-        Ok(())
+        if self.before.is_none() {
+            return Ok(());
+        }
+        Err(JournalError { reason: "the disk is full".into(), item_at_fault: false, fatal: false })
     }
 
-    // Nothing here can fail, so nothing is ever rolled back.
-    fn roll_back(&mut self) {}
+    fn roll_back(&mut self) {
+        if let Some(before) = self.before.take() {
+            *self.rows() = before;
+        }
+    }
 
     fn task(&mut self, key: TaskKey) -> JournalResult<Option<TaskRow>> {
         Ok(self.rows().tasks.get(&key).cloned())
@@ -81,6 +99,10 @@ impl Journal for MemoryJournal {
 
     fn idempotency(&mut self, scope: &KeyScope) -> JournalResult<Option<KeyRow>> {
         Ok(self.rows().keys.get(scope).copied())
+    }
+
+    fn unique(&mut self, key: UniqueKey) -> JournalResult<Option<UniqueRow>> {
+        Ok(self.rows().uniques.get(&key).copied())
     }
 
     fn steps(&mut self, key: TaskKey) -> JournalResult<BTreeMap<String, Json>> {
@@ -106,6 +128,7 @@ impl Journal for MemoryJournal {
             run_at: times.run_at,
             event_no: times.event_no,
             original_parameters: None,
+            auto_replayed: false,
         };
         self.rows().tasks.insert(key, row);
         Ok(())
@@ -114,6 +137,10 @@ impl Journal for MemoryJournal {
     fn update_task(&mut self, key: TaskKey, row: &TaskRow) -> JournalResult<()> {
         self.rows().tasks.insert(key, row.clone());
         Ok(())
+    }
+
+    fn replace_task(&mut self, key: TaskKey, row: &TaskRow) -> JournalResult<()> {
+        self.update_task(key, row)
     }
 
     fn put_overlay(&mut self, key: TaskKey, overlay: &Overlay) -> JournalResult<()> {
@@ -176,6 +203,14 @@ impl Journal for MemoryJournal {
         Ok(())
     }
 
+    fn put_unique(&mut self, key: UniqueKey, row: Option<&UniqueRow>) -> JournalResult<()> {
+        match row {
+            Some(row) => self.rows().uniques.insert(key, *row),
+            None => self.rows().uniques.remove(&key),
+        };
+        Ok(())
+    }
+
     fn insert_events(&mut self, no: u64, at: Timestamp, changes: &[Committed]) -> JournalResult<()> {
         let events = changes.iter().map(|change| change.event.clone()).collect();
         self.rows().events.insert(no, (at, events));
@@ -196,6 +231,21 @@ impl Journal for MemoryJournal {
 
     fn put_type(&mut self, _: &TaskType, _: Option<&TypeSettings>) -> JournalResult<()> {
         Ok(())
+    }
+
+    fn put_error_rules(&mut self, _: &ErrorRules) -> JournalResult<()> {
+        Ok(())
+    }
+
+    fn put_breaker(&mut self, _: &Scope, _: Option<&Record>) -> JournalResult<()> {
+        Ok(())
+    }
+
+    fn prune_uniques(&mut self, now: Timestamp, _: usize) -> JournalResult<usize> {
+        let mut rows = self.rows();
+        let before = rows.uniques.len();
+        rows.uniques.retain(|_, row| row.held || row.keep_until.is_some_and(|until| until > now));
+        Ok(before - rows.uniques.len())
     }
 
     fn expired_tasks(&mut self, now: Timestamp, limit: usize) -> JournalResult<Vec<(TaskKey, Status)>> {
@@ -317,7 +367,16 @@ impl MemoryStore {
     /// An empty store on the given clock.
     #[allow(clippy::new_ret_no_self, reason = "a store is always used through its contract")]
     pub fn new(clock: Arc<dyn Clock>, observer: Arc<dyn Observer>) -> Arc<LedgerStore> {
-        let journal = MemoryJournal::default();
+        Self::with_switch(clock, observer, Arc::default())
+    }
+
+    /// An empty store that cannot commit while `is_full` is set, as if its disk were full.
+    pub fn with_switch(
+        clock: Arc<dyn Clock>,
+        observer: Arc<dyn Observer>,
+        is_full: Arc<AtomicBool>,
+    ) -> Arc<LedgerStore> {
+        let journal = MemoryJournal { is_full, ..MemoryJournal::default() };
         let found = Recovered { secret: SECRET, next_task: 1, next_claim: 1, next_event: 1, ..Recovered::default() };
         let ledger = Recovery::new(Arc::clone(&clock), found).finish(Duration::ZERO);
         let (writer, shared) = Writer::new(ledger, journal.clone(), observer);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use windlass_core::actor::Actor;
+use windlass_core::breaker::{Forced, Scope, View};
 use windlass_core::event::{Committed, Event, Observer};
 use windlass_core::filter::TaskFilter;
 use windlass_core::ids::{TaskId, WorkerId};
@@ -13,7 +14,7 @@ use windlass_core::settings::{QueueChange, QueueSettings, TypeChange, TypeSettin
 use windlass_core::status::Status;
 use windlass_core::store::{
     Amendment, Beaten, Cancelled, ChangeError, ClaimRequest, Claimed, Cursor, Finish, Finished, Heartbeat, LeaseError,
-    Outcome, Renewal, Requeue, Store, SubmitError, Submitted, Sweep, WorkerError,
+    Outcome, Renewal, Requeue, SettingsError, Store, SubmitError, Submitted, Sweep, Waiting, WorkerError,
 };
 use windlass_core::task::{ClaimedTask, NewTask, Task, TaskState};
 use windlass_core::time::{Clock, Timestamp};
@@ -276,6 +277,16 @@ impl Rig {
         self.store.change_type(task_type(name), change).await.expect("the change is sound")
     }
 
+    /// Replaces the error rules, given as JSON.
+    pub async fn change_error_rules(&self, rules: &str) -> Result<(), SettingsError> {
+        self.store.change_error_rules(serde_json::from_str(rules).expect("error rules")).await
+    }
+
+    /// Forces the breaker of a type, or leaves it to itself again.
+    pub async fn force_type(&self, name: &str, forced: Option<Forced>) -> View {
+        self.store.force_breaker(Scope::Type(task_type(name)), forced).await.expect("the breaker is forced")
+    }
+
     // Maintenance: each runs slices until there is no more, and says how much changed.
 
     /// Queues what is due.
@@ -344,6 +355,21 @@ impl Rig {
     /// The status of a task.
     pub async fn status(&self, id: TaskId) -> Status {
         self.state(id).await.status
+    }
+
+    /// Why a task is not running.
+    pub async fn waiting_for(&self, id: TaskId) -> Option<Waiting> {
+        self.store.waiting_for(id).await.expect("the store reads")
+    }
+
+    /// The breaker of a type, if there is anything to say of it.
+    pub async fn breaker(&self, name: &str) -> Option<View> {
+        self.breaker_of(&Scope::Type(task_type(name))).await
+    }
+
+    /// A breaker, if there is anything to say of it.
+    pub async fn breaker_of(&self, scope: &Scope) -> Option<View> {
+        self.store.breakers().await.expect("the store reads").into_iter().find(|view| view.scope == *scope)
     }
 
     /// The events of a task.

@@ -8,17 +8,20 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use windlass_core::actor::Actor;
+use windlass_core::breaker::{Forced, Scope, View};
+use windlass_core::error_rules::ErrorRules;
 use windlass_core::event::{Event, Observer};
 use windlass_core::filter::TaskFilter;
 use windlass_core::ids::{LeaseToken, TaskId, WorkerId};
-use windlass_core::names::{QueueName, TaskType};
-use windlass_core::settings::{QueueChange, QueueSettings, Settings, TypeChange, TypeSettings};
+use windlass_core::keys::{FlowKey, HELD_WHILE, OnFailure, Unique};
+use windlass_core::names::{QueueName, TaskType, Text};
+use windlass_core::settings::{Field, QueueChange, QueueSettings, Settings, TypeChange, TypeSettings};
 use windlass_core::store::{
-    Amendment, Beaten, Cancelled, Capabilities, ChangeError, ClaimRequest, Claimed, Cursor, Each, Finish, Finished,
-    Heartbeat, LeaseError, ListError, Outcome, Page, ProgressReport, Renewal, Requeue, SettingsError, Stats,
-    StepReport, Store, StoreError, SubmitError, Submitted, Sweep, WorkerError,
+    Amendment, Beaten, BreakerError, Cancelled, Capabilities, ChangeError, ClaimRequest, Claimed, Cursor, Each, Finish,
+    Finished, Heartbeat, LaneStats, LeaseError, ListError, Outcome, Page, ProgressReport, Renewal, Requeue,
+    SettingsError, Stats, StepReport, Store, StoreError, SubmitError, Submitted, Sweep, Waiting, WorkerError,
 };
-use windlass_core::task::{ClaimedTask, NewTask, Task};
+use windlass_core::task::{ClaimedTask, NewTask, Task, TaskSpec};
 use windlass_core::time::Timestamp;
 use windlass_core::worker::{Worker, WorkerProfile};
 use windlass_testkit::model;
@@ -54,9 +57,33 @@ enum Bug {
     IgnoresPauses,
     /// Deletes nothing.
     KeepsEverything,
+    /// Tasks with an ordering key run in any order.
+    DropsOrderingKeys,
+    /// The line waits for a retry that should step aside.
+    NeverSkips,
+    /// The line goes on where it should wait for a retry.
+    NeverBlocks,
+    /// Lets one more of a concurrency key run than may.
+    RaisesKeyLimits,
+    /// The first limit that a concurrency key had applies for good.
+    KeepsTheFirstKeyLimit,
+    /// Stores a second task with the same unique key.
+    IgnoresUniqueKeys,
+    /// A unique key is free as soon as its task has ended.
+    ForgetsUniqueSpans,
+    /// A unique key is held while its task runs, whatever it asked for.
+    HoldsUniqueKeysTooLong,
+    /// Forgets the concurrency limits of queues.
+    IgnoresQueueLimits,
+    /// Forgets the concurrency limits of types.
+    IgnoresTypeLimits,
+    /// A paced replay runs at once.
+    ReplaysAtOnce,
+    /// A task that waits for its key is said to stand in its lane.
+    HidesKeys,
 }
 
-const BUGS: [Bug; 14] = [
+const BUGS: [Bug; 26] = [
     Bug::LosesTasks,
     Bug::ForgetsKeys,
     Bug::SkipsTheFence,
@@ -71,6 +98,18 @@ const BUGS: [Bug; 14] = [
     Bug::KeepsRetriesAtReplay,
     Bug::IgnoresPauses,
     Bug::KeepsEverything,
+    Bug::DropsOrderingKeys,
+    Bug::NeverSkips,
+    Bug::NeverBlocks,
+    Bug::RaisesKeyLimits,
+    Bug::KeepsTheFirstKeyLimit,
+    Bug::IgnoresUniqueKeys,
+    Bug::ForgetsUniqueSpans,
+    Bug::HoldsUniqueKeysTooLong,
+    Bug::IgnoresQueueLimits,
+    Bug::IgnoresTypeLimits,
+    Bug::ReplaysAtOnce,
+    Bug::HidesKeys,
 ];
 
 /// A good store with one bug in front of it.
@@ -79,11 +118,42 @@ struct Sabotaged {
     bug: Bug,
     owners: Mutex<HashMap<LeaseToken, WorkerId>>,
     granted: Mutex<Vec<ClaimedTask>>,
+    /// The keys that tasks were submitted with: a bug must be found by what it does, not by what is shown.
+    keys: Mutex<HashMap<TaskId, Keys>>,
+    first_limits: Mutex<HashMap<(QueueName, Text), u32>>,
 }
+
+type Keys = (Option<FlowKey>, Option<Unique>);
 
 impl Sabotaged {
     fn has(&self, bug: Bug) -> bool {
         self.bug == bug
+    }
+
+    fn spoil_keys(&self, spec: &mut TaskSpec) {
+        match &mut spec.flow_key {
+            Some(FlowKey::Ordering { on_failure, .. }) => match self.bug {
+                Bug::DropsOrderingKeys => spec.flow_key = None,
+                Bug::NeverSkips => *on_failure = OnFailure::Block,
+                Bug::NeverBlocks => *on_failure = OnFailure::Skip,
+                _ => {}
+            },
+            Some(FlowKey::Concurrency { key, limit }) => match self.bug {
+                Bug::RaisesKeyLimits => *limit += 1,
+                Bug::KeepsTheFirstKeyLimit => {
+                    let mut first = self.first_limits.lock().expect("no panic");
+                    *limit = *first.entry((spec.queue.clone(), key.clone())).or_insert(*limit);
+                }
+                _ => {}
+            },
+            None => {}
+        }
+        match (&mut spec.unique, self.bug) {
+            (unique, Bug::IgnoresUniqueKeys) => *unique = None,
+            (Some(unique), Bug::ForgetsUniqueSpans) => unique.for_seconds = None,
+            (Some(unique), Bug::HoldsUniqueKeysTooLong) => unique.held_while = HELD_WHILE.to_vec(),
+            _ => {}
+        }
     }
 }
 
@@ -111,7 +181,13 @@ impl Store for Sabotaged {
                 task.spec.idempotency_key = None;
             }
         }
+        let keys: Vec<Keys> = tasks.iter().map(|task| (task.spec.flow_key.clone(), task.spec.unique.clone())).collect();
+        for task in &mut tasks {
+            self.spoil_keys(&mut task.spec);
+        }
         let stored = self.store.submit(tasks).await?;
+        let new = stored.iter().zip(keys).filter(|(task, _)| !task.is_known()).map(|(task, keys)| (task.id, keys));
+        self.keys.lock().expect("no panic").extend(new);
         if self.has(Bug::LosesTasks) {
             let lost = stored.iter().map(|task| task.id).filter(|id| id.as_uuid().as_u128() % 50 == 0).collect();
             self.store.cancel(lost, Actor::System).await?;
@@ -122,6 +198,11 @@ impl Store for Sabotaged {
     async fn claim(&self, request: ClaimRequest) -> Result<Claimed, WorkerError> {
         let worker = request.worker;
         let mut claimed = self.store.claim(request).await?;
+        for task in &mut claimed.tasks {
+            if let Some(keys) = self.keys.lock().expect("no panic").get(&task.id) {
+                (task.spec.flow_key, task.spec.unique) = keys.clone();
+            }
+        }
         {
             let mut owners = self.owners.lock().expect("no panic");
             owners.extend(claimed.tasks.iter().map(|task| (task.token, worker)));
@@ -201,6 +282,11 @@ impl Store for Sabotaged {
                 wish.reset_retries = false;
             }
         }
+        if self.has(Bug::ReplaysAtOnce) {
+            for wish in &mut wishes {
+                wish.delay = Duration::ZERO;
+            }
+        }
         self.store.requeue(wishes, by).await
     }
 
@@ -260,8 +346,32 @@ impl Store for Sabotaged {
         self.store.until_ended(task).await
     }
 
-    async fn tasks_ahead(&self, task: TaskId) -> Result<Option<u64>, StoreError> {
-        self.store.tasks_ahead(task).await
+    async fn waiting_for(&self, task: TaskId) -> Result<Option<Waiting>, StoreError> {
+        let told = self.store.waiting_for(task).await?;
+        Ok(match told {
+            Some(Waiting::OrderingKey { ahead, .. }) if self.has(Bug::HidesKeys) => Some(Waiting::Line { ahead }),
+            told => told,
+        })
+    }
+
+    async fn lanes(&self) -> Result<Vec<LaneStats>, StoreError> {
+        self.store.lanes().await
+    }
+
+    async fn change_error_rules(&self, rules: ErrorRules) -> Result<(), SettingsError> {
+        self.store.change_error_rules(rules).await
+    }
+
+    async fn breakers(&self) -> Result<Vec<View>, StoreError> {
+        self.store.breakers().await
+    }
+
+    async fn force_breaker(&self, scope: Scope, forced: Option<Forced>) -> Result<View, BreakerError> {
+        self.store.force_breaker(scope, forced).await
+    }
+
+    async fn replay_settled(&self, task_type: TaskType, since: Timestamp) -> Result<(), StoreError> {
+        self.store.replay_settled(task_type, since).await
     }
 
     async fn stats(&self) -> Result<Stats, StoreError> {
@@ -290,12 +400,18 @@ impl Store for Sabotaged {
 
     async fn change_queue(&self, queue: QueueName, mut change: QueueChange) -> Result<QueueSettings, SettingsError> {
         if self.has(Bug::IgnoresPauses) {
-            change.paused = windlass_core::settings::Field::Keep;
+            change.paused = Field::Keep;
+        }
+        if self.has(Bug::IgnoresQueueLimits) {
+            change.concurrency = Field::Keep;
         }
         self.store.change_queue(queue, change).await
     }
 
-    async fn change_type(&self, task_type: TaskType, change: TypeChange) -> Result<TypeSettings, SettingsError> {
+    async fn change_type(&self, task_type: TaskType, mut change: TypeChange) -> Result<TypeSettings, SettingsError> {
+        if self.has(Bug::IgnoresTypeLimits) {
+            change.concurrency = Field::Keep;
+        }
         self.store.change_type(task_type, change).await
     }
 
@@ -322,7 +438,14 @@ struct WithBug(Bug);
 impl Fixture for WithBug {
     async fn open(&self, clock: Arc<ManualClock>, observer: Arc<dyn Observer>) -> Arc<dyn Store> {
         let store = common::InMemory.open(clock, observer).await;
-        Arc::new(Sabotaged { store, bug: self.0, owners: Mutex::default(), granted: Mutex::default() })
+        Arc::new(Sabotaged {
+            store,
+            bug: self.0,
+            owners: Mutex::default(),
+            granted: Mutex::default(),
+            keys: Mutex::default(),
+            first_limits: Mutex::default(),
+        })
     }
 
     async fn reopen(&self, _: Arc<dyn Store>, _: Arc<ManualClock>, _: Arc<dyn Observer>) -> Option<Arc<dyn Store>> {

@@ -130,6 +130,9 @@ fn what(committed: &Committed) -> String {
         Change::Cancelled { .. } => "cancelled".to_owned(),
         Change::Replayed { .. } => "run again by hand".to_owned(),
         Change::Discarded { .. } => "discarded".to_owned(),
+        Change::Replaced { run_at } => {
+            format!("replaced by a submit of the same work; starts in {}", duration::rough(run_at.since(at)))
+        }
         Change::Due | Change::Amended { .. } => committed.event.change.kind().to_owned(),
     }
 }

@@ -1,11 +1,12 @@
 //! Dead letters: look, replay, give up.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 use windlass_core::actor::Actor;
 use windlass_core::json::Json as RawJson;
 use windlass_core::limits;
@@ -15,7 +16,7 @@ use windlass_core::status::Status;
 use windlass_core::store::Requeue;
 
 use super::filters::{DeadLetterQuery, page_of};
-use super::task_actions::{ChangedDocument, only};
+use super::task_actions::{ChangedDocument, confirm_replay, only};
 use super::task_id;
 use crate::document::{EventDocument, Include, TaskDocument, TaskPage};
 use crate::engine::Engine;
@@ -67,7 +68,6 @@ pub struct ReplayBody {
     /// Why, for the record.
     reason: Option<String>,
     /// Asked for by task types that are marked as sensitive.
-    #[allow(dead_code, reason = "no type can be marked as sensitive yet")]
     confirm: Option<bool>,
 }
 
@@ -83,27 +83,41 @@ pub async fn replay(
     if let Some(parameters) = &body.parameters {
         check_size("parameters", parameters, engine.config.max_payload_bytes)?;
     }
+    confirm_replay(&engine, id, body.confirm).await?;
     let wish = Requeue {
         task: id,
         only_dead: true,
         reset_retries: body.reset_retry_count.unwrap_or(true),
         priority: body.new_priority,
         parameters: body.parameters,
+        delay: Duration::ZERO,
+        by_rule: false,
         note: body.reason.map(|reason| cut(reason, limits::MESSAGE_BYTES)),
     };
     only(engine.store.requeue(vec![wish], Actor::Api).await)?.map_err(|error| refused_change(error, Code::NotDead))?;
     Ok(Json(ChangedDocument { task_id: id, status: Status::Queued.as_str() }))
 }
 
+/// Why a dead letter is given up.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct DiscardQuery {
+    /// For the record.
+    reason: Option<String>,
+}
+
 /// Gives a dead letter up.
-#[utoipa::path(delete, path = "/api/v1/dlq/{id}", tag = "dlq", params(("id" = String, Path)),
+#[utoipa::path(delete, path = "/api/v1/dlq/{id}", tag = "dlq", params(("id" = String, Path), DiscardQuery),
     responses((status = 200, body = ChangedDocument)))]
 pub async fn discard(
     State(engine): State<Arc<Engine>>,
     Path(id): Path<String>,
+    Args(query): Args<DiscardQuery>,
 ) -> Result<Json<ChangedDocument>, Problem> {
     let id = task_id(&id)?;
-    only(engine.store.discard(vec![id], None, Actor::Api).await)?
+    let note = query.reason.map(|reason| cut(reason, limits::MESSAGE_BYTES));
+    only(engine.store.discard(vec![id], note, Actor::Api).await)?
         .map_err(|error| refused_change(error, Code::NotDead))?;
     Ok(Json(ChangedDocument { task_id: id, status: Status::Failed.as_str() }))
 }

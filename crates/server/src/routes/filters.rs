@@ -149,6 +149,51 @@ impl DeadLetterQuery {
     }
 }
 
+/// Filters of the analysis of dead letters: those of their list.
+#[derive(Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct AnalysisQuery {
+    queue: Option<String>,
+    task_type: Option<String>,
+    priority: Option<String>,
+    tenant: Option<String>,
+    /// `key:value`.
+    tag: Option<String>,
+    error_code: Option<String>,
+    /// The class of the last failure.
+    class: Option<String>,
+    /// `max_retries`, `permanent_error`, `poison_pill`, `max_elapsed` or `rejected_by_operator`.
+    dead_reason: Option<String>,
+    /// Given up before.
+    before: Option<String>,
+    /// Given up at or after.
+    after: Option<String>,
+    /// Text in ids, types, tags, error codes and messages.
+    q: Option<String>,
+}
+
+impl AnalysisQuery {
+    /// The filter: dead letters only.
+    pub fn filter(self) -> Result<TaskFilter, Problem> {
+        let list = DeadLetterQuery {
+            queue: self.queue,
+            task_type: self.task_type,
+            priority: self.priority,
+            tenant: self.tenant,
+            tag: self.tag,
+            error_code: self.error_code,
+            class: self.class,
+            dead_reason: self.dead_reason,
+            before: self.before,
+            after: self.after,
+            q: self.q,
+            ..DeadLetterQuery::default()
+        };
+        list.filter()
+    }
+}
+
 /// All filters by name, as texts.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -189,6 +234,7 @@ impl FilterFields {
             ended_before: read("before", self.before.as_deref(), str::parse::<Timestamp>)?,
             error_code: self.error_code.clone(),
             class: read("class", self.class.as_deref(), named::<ErrorClass>)?,
+            auto_replayed: None,
             end_reason: read("dead_reason", self.dead_reason.as_deref(), named::<EndReason>)?,
             parameter: read("parameter", self.parameter.as_deref(), str::parse::<ParameterTest>)?,
             text: self.q.clone().filter(|text| !text.is_empty()),

@@ -2,12 +2,17 @@
 //! from the same registrations that serve.
 
 mod attempt;
+mod breakers;
 mod bulk;
 mod dlq;
+mod dlq_analysis;
+mod error_rules;
 mod filters;
+mod findings;
 mod poll;
 mod queues;
 mod result;
+mod retry_stats;
 mod settings_body;
 mod stats;
 mod system;
@@ -39,6 +44,7 @@ fn described() -> OpenApiRouter<Arc<Engine>> {
         .routes(routes!(tasks::submit, tasks::list))
         .routes(routes!(tasks::submit_batch))
         .routes(routes!(bulk::cancel_many))
+        .routes(routes!(bulk::dead_letter_many))
         .routes(routes!(tasks::get, task_actions::cancel, task_actions::amend))
         .routes(routes!(task_actions::retry))
         .routes(routes!(task_actions::dead_letter))
@@ -55,6 +61,8 @@ fn described() -> OpenApiRouter<Arc<Engine>> {
         .routes(routes!(workers::list))
         .routes(routes!(workers::drain))
         .routes(routes!(stats::queue_stats))
+        .routes(routes!(retry_stats::retry_stats))
+        .routes(routes!(findings::findings))
         .routes(routes!(queues::list))
         .routes(routes!(queues::get, queues::change, queues::clear))
         .routes(routes!(queues::pause))
@@ -63,7 +71,12 @@ fn described() -> OpenApiRouter<Arc<Engine>> {
         .routes(routes!(types::get, types::change, types::clear))
         .routes(routes!(types::pause))
         .routes(routes!(types::resume))
+        .routes(routes!(error_rules::get, error_rules::replace))
+        .routes(routes!(error_rules::test))
+        .routes(routes!(breakers::list))
+        .routes(routes!(breakers::force))
         .routes(routes!(dlq::list))
+        .routes(routes!(dlq_analysis::analysis))
         .routes(routes!(bulk::replay_many))
         .routes(routes!(bulk::discard_many))
         .routes(routes!(dlq::get, dlq::discard))
@@ -88,8 +101,12 @@ pub fn openapi() -> OpenApi {
 }
 
 /// Calls that describe a body and can do without one.
-const BODY_IS_OPTIONAL: [&str; 3] =
-    ["/internal/workers/register", "/internal/workers/{id}/heartbeat", "/api/v1/dlq/{id}/replay"];
+const BODY_IS_OPTIONAL: [&str; 4] = [
+    "/internal/workers/register",
+    "/internal/workers/{id}/heartbeat",
+    "/api/v1/tasks/{id}/retry",
+    "/api/v1/dlq/{id}/replay",
+];
 
 /// What holds for every call: its name, and that it can be refused with a problem document.
 fn complete(document: &mut OpenApi) {

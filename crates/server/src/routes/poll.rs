@@ -22,7 +22,7 @@ use windlass_core::time::Timestamp;
 use super::result::{Traces, finish};
 use super::worker_id;
 use crate::delivery::{DeliveryBody, Undelivered};
-use crate::document::seconds;
+use crate::document::{FlowKeys, seconds};
 use crate::engine::Engine;
 use crate::json_body::JsonBatch;
 use crate::path::Path;
@@ -74,7 +74,8 @@ pub struct ClaimedDocument {
     created_at: Timestamp,
     #[schema(value_type = Option<String>)]
     idempotency_key: Option<Text>,
-    ordering_key: Option<String>,
+    #[schema(value_type = Option<String>)]
+    ordering_key: Option<Text>,
     crash_count: u32,
     #[schema(value_type = BTreeMap<String, String>)]
     tags: Tags,
@@ -100,7 +101,7 @@ impl From<ClaimedTask> for ClaimedDocument {
             traceparent: task.spec.trace_parent,
             created_at: task.created_at,
             idempotency_key: task.spec.idempotency_key,
-            ordering_key: None,
+            ordering_key: FlowKeys::from(task.spec.flow_key).ordering_key,
             crash_count: task.crashes,
             tags: task.spec.tags,
             steps: task.steps,

@@ -7,8 +7,10 @@ use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
+use windlass_core::limits;
 use windlass_core::names::QueueName;
-use windlass_core::policy::{DEFAULT_OVERDUE_SHARE, PolicyKind};
+use windlass_core::policy::{Band, DEFAULT_OVERDUE_SHARE, PolicyKind};
+use windlass_core::rate::RateLimit;
 use windlass_core::settings::{Field, QueueChange, QueueSettings, Retention};
 use windlass_core::store::{QueueStats, SettingsError};
 use windlass_core::time::Timestamp;
@@ -29,6 +31,27 @@ pub struct DepthDocument {
     hard: u64,
 }
 
+/// A rate: at most `count` in `per_seconds`, and `burst` at once after a pause.
+#[derive(Serialize, ToSchema)]
+#[schema(as = RateLimit)]
+pub struct RateDocument {
+    #[schema(minimum = 1, maximum = 1_000_000)]
+    count: u32,
+    /// 1 unless given.
+    #[serde(serialize_with = "crate::number::plain")]
+    #[schema(minimum = 0.001, maximum = 86_400, required = false)]
+    per_seconds: f64,
+    /// What a twentieth of a second allows, and at least one, unless given.
+    #[schema(minimum = 1, maximum = 1_000_000)]
+    burst: Option<u32>,
+}
+
+impl From<RateLimit> for RateDocument {
+    fn from(limit: RateLimit) -> Self {
+        Self { count: limit.count, per_seconds: limit.per_seconds, burst: limit.burst }
+    }
+}
+
 /// A queue with its settings (defaults filled in) and how it stands.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Queue)]
@@ -41,6 +64,18 @@ pub struct QueueDocument {
     offsets: BTreeMap<String, i64>,
     #[serde(serialize_with = "crate::number::plain")]
     overdue_share: f64,
+    /// Shares of the bands `high` (7 to 9), `medium` (4 to 6) and `low` (0 to 3) where the policy is `weighted`.
+    weights: BTreeMap<&'static str, u32>,
+    /// Weights of tenants where the policy is `fair`; 1 for those not named.
+    tenant_weights: BTreeMap<String, u32>,
+    /// How many of its tasks may run at once; null for as many as there is room for.
+    concurrency: Option<u32>,
+    /// How fast its tasks may start.
+    rate_limit: Option<RateDocument>,
+    /// How fast each tenant may submit.
+    tenant_rate_limit: Option<RateDocument>,
+    /// How many lanes may have tasks.
+    max_lanes: usize,
     depth: DepthDocument,
     #[serde(serialize_with = "crate::number::plain_within")]
     #[schema(value_type = Option<Object>)]
@@ -62,10 +97,20 @@ pub struct QueueDocument {
 #[schema(as = QueueChange)]
 #[allow(dead_code, reason = "describes a type of the core for readers of the API")]
 pub struct QueueChangeBody {
-    /// `aging` or `strict`.
+    /// `aging`, `strict`, `weighted` or `fair`.
     policy: Option<String>,
     offsets: Option<BTreeMap<String, i64>>,
     overdue_share: Option<f64>,
+    /// 1 to 1,000 for `high`, `medium` and `low`; those not named keep their default (70, 20, 10).
+    weights: Option<BTreeMap<String, u32>>,
+    /// 1 to 1,000 by tenant.
+    tenant_weights: Option<BTreeMap<String, u32>>,
+    #[schema(minimum = 1, maximum = 1_000_000)]
+    concurrency: Option<u32>,
+    rate_limit: Option<RateDocument>,
+    tenant_rate_limit: Option<RateDocument>,
+    #[schema(minimum = 1, maximum = 1_000_000)]
+    max_lanes: Option<u32>,
     depth: Option<DepthDocument>,
     #[schema(value_type = Option<Object>)]
     retention: Option<Retention>,
@@ -114,6 +159,12 @@ impl QueueDocument {
             policy: settings.policy.unwrap_or_default(),
             offsets: settings.offsets.clone().unwrap_or_default(),
             overdue_share: settings.overdue_share.unwrap_or(DEFAULT_OVERDUE_SHARE),
+            weights: Band::ALL.into_iter().map(Band::as_str).zip(settings.claim_policy().weights).collect(),
+            tenant_weights: settings.tenant_weights.clone().unwrap_or_default(),
+            concurrency: settings.concurrency,
+            rate_limit: settings.rate_limit.map(RateDocument::from),
+            tenant_rate_limit: settings.tenant_rate_limit.map(RateDocument::from),
+            max_lanes: settings.max_lanes.map_or(limits::LANES_PER_QUEUE, |lanes| lanes as usize),
             depth: DepthDocument { soft: depth.soft, hard: depth.hard },
             retention: settings.retention,
             paused: settings.paused,

@@ -20,21 +20,12 @@ pub trait Later {
 }
 
 impl Later for windlass_core::settings::QueueChange {
-    const LATER: &'static [(&'static str, &'static str)] =
-        &[("weights", "null"), ("concurrency", "null"), ("rate_limit", "null"), ("events", "\"full\"")];
+    const LATER: &'static [(&'static str, &'static str)] = &[("events", "\"full\"")];
 }
 
 impl Later for windlass_core::settings::TypeChange {
-    const LATER: &'static [(&'static str, &'static str)] = &[
-        ("concurrency", "null"),
-        ("rate_limit", "null"),
-        ("breaker", "null"),
-        ("schema", "{}"),
-        ("sensitive", "false"),
-        ("target", "null"),
-        ("slots", "1"),
-        ("error_rules", "[]"),
-    ];
+    const LATER: &'static [(&'static str, &'static str)] =
+        &[("schema", "{}"), ("target", "null"), ("error_rules", "[]")];
 }
 
 impl<T: DeserializeOwned + Later> FromRequest<Arc<Engine>> for SettingsBody<T> {

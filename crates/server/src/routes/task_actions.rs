@@ -1,6 +1,7 @@
 //! What people do to one task.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
@@ -16,6 +17,7 @@ use windlass_core::store::{Amendment, Each, Requeue, StoreError};
 use windlass_core::task::Tags;
 use windlass_core::time::Timestamp;
 
+use super::bulk::unconfirmed;
 use super::task_id;
 use crate::document::{Include, ProgressDocument, TaskDocument};
 use crate::engine::Engine;
@@ -108,22 +110,50 @@ pub async fn amend(
     Ok(Json(TaskDocument::new(task, &engine.store.settings(), engine.store.now(), Include::ALL)))
 }
 
-/// No fields.
+/// How a task is retried by hand.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct NoFields {}
+pub struct RetryBody {
+    /// Asked for by task types that are marked as sensitive, if the task has ended.
+    confirm: Option<bool>,
+}
+
+/// Refuses to run an ended task of a sensitive type again unless that was confirmed. What
+/// else stands against it is for the store to say.
+pub async fn confirm_replay(engine: &Engine, id: TaskId, confirm: Option<bool>) -> Result<(), Problem> {
+    let settings = engine.store.settings();
+    let any_is_sensitive = settings.types.values().any(|of_type| of_type.sensitive == Some(true));
+    if confirm == Some(true) || !any_is_sensitive {
+        return Ok(());
+    }
+    let task = engine.task(id).await?;
+    let runs_again = [Status::DeadLetter, Status::Failed].contains(&task.state.status);
+    if runs_again && settings.is_sensitive(&task.spec.task_type) {
+        return Err(unconfirmed(&task.spec.task_type));
+    }
+    Ok(())
+}
 
 /// Runs a scheduled, failed or dead task now.
-#[utoipa::path(post, path = "/api/v1/tasks/{id}/retry", tag = "tasks", params(("id" = String, Path)),
+#[utoipa::path(post, path = "/api/v1/tasks/{id}/retry", tag = "tasks", params(("id" = String, Path)), request_body = RetryBody,
     responses((status = 200, body = ChangedDocument)))]
 pub async fn retry(
     State(engine): State<Arc<Engine>>,
     Path(id): Path<String>,
-    OptionalBody(NoFields {}): OptionalBody<NoFields>,
+    OptionalBody(body): OptionalBody<RetryBody>,
 ) -> Result<Json<ChangedDocument>, Problem> {
     let id = task_id(&id)?;
-    let wish =
-        Requeue { task: id, only_dead: false, reset_retries: true, priority: None, parameters: None, note: None };
+    confirm_replay(&engine, id, body.confirm).await?;
+    let wish = Requeue {
+        task: id,
+        only_dead: false,
+        reset_retries: true,
+        priority: None,
+        parameters: None,
+        delay: Duration::ZERO,
+        by_rule: false,
+        note: None,
+    };
     only(engine.store.requeue(vec![wish], Actor::Api).await)?
         .map_err(|error| refused_change(error, Code::NotRetryable))?;
     Ok(Json(ChangedDocument { task_id: id, status: Status::Queued.as_str() }))
@@ -186,13 +216,16 @@ pub async fn progress(
     responses((status = 200, body = Explanation)))]
 pub async fn explain(State(engine): State<Arc<Engine>>, Path(id): Path<String>) -> Result<Json<Explanation>, Problem> {
     let task = engine.task(task_id(&id)?).await?;
-    let (position, workers) = tokio::join!(engine.store.tasks_ahead(task.id), engine.store.workers());
+    let (waiting, workers, breakers) =
+        tokio::join!(engine.store.waiting_for(task.id), engine.store.workers(), engine.store.breakers());
     let now = engine.store.now();
     let with_status = |worker: windlass_core::worker::Worker| {
         let status = worker.status(now, engine.config.heartbeat);
         (worker, status)
     };
     let workers: Vec<_> = workers?.into_iter().map(with_status).collect();
-    let known = Known { task: &task, settings: &engine.store.settings(), workers: &workers, position: position?, now };
+    let settings = engine.store.settings();
+    let (waiting, breakers) = (waiting?, breakers?);
+    let known = Known { task: &task, settings: &settings, workers: &workers, breakers: &breakers, waiting, now };
     Ok(Json(explain::explain(&known)))
 }

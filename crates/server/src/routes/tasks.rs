@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use windlass_core::ids::TaskId;
 use windlass_core::limits;
+use windlass_core::store::KnownBy;
 use windlass_core::task::NewTask;
 
 use super::filters::{TaskQuery, page_of};
@@ -34,8 +35,10 @@ pub struct SubmittedDocument {
     /// The position over the recent drain rate; null until there is one.
     #[serde(serialize_with = "crate::number::plain_or_null")]
     estimated_wait_seconds: Option<f64>,
-    /// Whether the task was there before, by its idempotency key.
+    /// Whether the task was there before.
     deduplicated: bool,
+    /// By what: `idempotency_key`, or `unique_kept`, `unique_replaced` or `unique_rescheduled` by its unique key.
+    deduplicated_by: Option<&'static str>,
 }
 
 /// Submits one task.
@@ -52,7 +55,7 @@ pub async fn submit(
     let submitted = engine.store.submit(vec![task]).await.map_err(|error| refused_submit(&engine, error, false))?;
     let stored =
         submitted.first().ok_or_else(|| windlass_core::store::StoreError::unknown("the store lost its answer"))?;
-    if stored.deduplicated {
+    if stored.is_known() {
         engine.metrics.deduplicated(&task_type);
     }
     let document = SubmittedDocument {
@@ -60,9 +63,10 @@ pub async fn submit(
         status: stored.status.as_str(),
         queue_position: stored.position,
         estimated_wait_seconds: engine.estimated_wait_seconds(stored.position),
-        deduplicated: stored.deduplicated,
+        deduplicated: stored.is_known(),
+        deduplicated_by: stored.known_by.map(KnownBy::as_str),
     };
-    let status = if stored.deduplicated { StatusCode::OK } else { StatusCode::CREATED };
+    let status = if stored.is_known() { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, Json(document)))
 }
 
@@ -112,13 +116,14 @@ pub async fn submit_batch(
         pace(&mut tasks, per_second)?;
     }
     let with_key = |(index, task): (usize, &NewTask)| {
-        task.spec.idempotency_key.is_some().then(|| (index, task.spec.task_type.clone()))
+        let has_key = task.spec.idempotency_key.is_some() || task.spec.unique.is_some();
+        has_key.then(|| (index, task.spec.task_type.clone()))
     };
     let keyed: Vec<_> = tasks.iter().enumerate().filter_map(with_key).collect();
     let submitted = engine.store.submit(tasks).await.map_err(|error| refused_submit(&engine, error, true))?;
-    let deduplicated = submitted.iter().filter(|task| task.deduplicated).count();
+    let deduplicated = submitted.iter().filter(|task| task.is_known()).count();
     for (index, task_type) in &keyed {
-        if submitted.get(*index).is_some_and(|task| task.deduplicated) {
+        if submitted.get(*index).is_some_and(windlass_core::store::Submitted::is_known) {
             engine.metrics.deduplicated(task_type);
         }
     }

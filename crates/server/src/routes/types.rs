@@ -7,19 +7,72 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Serialize;
 use utoipa::ToSchema;
+use windlass_core::breaker::BreakerSettings;
+use windlass_core::failure::ErrorClass;
 use windlass_core::names::{QueueName, TaskType};
 use windlass_core::priority::Priority;
 use windlass_core::retry::RetryPolicy;
-use windlass_core::settings::{Field, Retention, TypeChange, TypeSettings};
+use windlass_core::settings::{AutoReplay, Field, Retention, TypeChange, TypeSettings};
 use windlass_core::store::SettingsError;
 
-use super::queues::NameQuery;
+use super::queues::{NameQuery, RateDocument};
 use super::settings_body::SettingsBody;
 use crate::document::seconds;
 use crate::engine::Engine;
 use crate::path::Path;
 use crate::problem::{Code, Problem};
 use crate::query::Args;
+
+/// When a type's breaker opens and how long it stays open.
+#[derive(Serialize, ToSchema)]
+#[schema(as = BreakerSettings)]
+pub struct BreakerDocument {
+    /// Fewer attempts than this in the window say nothing; 20 unless given.
+    #[schema(minimum = 1, maximum = 100_000, required = false)]
+    min_attempts: u32,
+    /// It opens when more than this share of them failed; 0.8 unless given.
+    #[serde(serialize_with = "crate::number::plain")]
+    #[schema(exclusive_minimum = 0, maximum = 1, required = false)]
+    failure_ratio: f64,
+    /// How far back attempts count; 300 unless given.
+    #[serde(serialize_with = "crate::number::plain")]
+    #[schema(minimum = 1, maximum = 86_400, required = false)]
+    window_seconds: f64,
+    /// How long it stays open before one task is tried; 60 unless given.
+    #[serde(serialize_with = "crate::number::plain")]
+    #[schema(minimum = 0.1, maximum = 86_400, required = false)]
+    recovery_seconds: f64,
+}
+
+impl From<BreakerSettings> for BreakerDocument {
+    fn from(settings: BreakerSettings) -> Self {
+        Self {
+            min_attempts: settings.min_attempts,
+            failure_ratio: settings.failure_ratio,
+            window_seconds: settings.window_seconds,
+            recovery_seconds: settings.recovery_seconds,
+        }
+    }
+}
+
+/// Which dead letters are replayed when the breaker closes, and how fast.
+#[derive(Serialize, ToSchema)]
+#[schema(as = AutoReplay)]
+pub struct AutoReplayDocument {
+    /// Of these classes; `transient` unless given.
+    #[schema(value_type = Vec<String>, required = false)]
+    classes: Vec<ErrorClass>,
+    /// 10 unless given.
+    #[serde(serialize_with = "crate::number::plain")]
+    #[schema(minimum = 0.001, maximum = 100_000, required = false)]
+    rate_per_second: f64,
+}
+
+impl From<AutoReplay> for AutoReplayDocument {
+    fn from(rule: AutoReplay) -> Self {
+        Self { classes: rule.classes, rate_per_second: rule.rate_per_second }
+    }
+}
 
 /// The settings of a task type; null follows the default.
 #[derive(Serialize, ToSchema)]
@@ -39,6 +92,18 @@ pub struct TypeDocument {
     retry: Option<RetryPolicy>,
     dead_letter: Option<bool>,
     max_crashes: Option<u32>,
+    /// How many of its tasks may run at once.
+    concurrency: Option<u32>,
+    /// How fast its tasks may start.
+    rate_limit: Option<RateDocument>,
+    /// How much of a worker's capacity one task takes.
+    slots: Option<u32>,
+    /// When its breaker opens.
+    breaker: Option<BreakerDocument>,
+    /// Whether a replay must be confirmed.
+    sensitive: Option<bool>,
+    /// Dead letters that are replayed when the breaker closes, each at most once.
+    auto_replay: Option<AutoReplayDocument>,
     #[serde(serialize_with = "crate::number::plain_within")]
     #[schema(value_type = Option<Object>)]
     retention: Option<Retention>,
@@ -64,6 +129,20 @@ pub struct TypeChangeBody {
     dead_letter: Option<bool>,
     #[schema(minimum = 1, maximum = 100)]
     max_crashes: Option<u32>,
+    /// How many of its tasks may run at once.
+    #[schema(minimum = 1, maximum = 1_000_000)]
+    concurrency: Option<u32>,
+    /// How fast its tasks may start.
+    rate_limit: Option<RateDocument>,
+    /// How much of a worker's capacity one task takes; 1 unless given.
+    #[schema(minimum = 1, maximum = 10_000)]
+    slots: Option<u32>,
+    /// When its breaker opens.
+    breaker: Option<BreakerDocument>,
+    /// Whether a replay must be confirmed.
+    sensitive: Option<bool>,
+    /// Dead letters that are replayed when the breaker closes, each at most once.
+    auto_replay: Option<AutoReplayDocument>,
     #[schema(value_type = Option<Object>)]
     retention: Option<Retention>,
     paused: Option<bool>,
@@ -87,6 +166,12 @@ impl TypeDocument {
             retry: settings.retry,
             dead_letter: settings.dead_letter,
             max_crashes: settings.max_crashes,
+            concurrency: settings.concurrency,
+            rate_limit: settings.rate_limit.map(RateDocument::from),
+            slots: settings.slots,
+            breaker: settings.breaker.map(BreakerDocument::from),
+            sensitive: settings.sensitive,
+            auto_replay: settings.auto_replay.map(AutoReplayDocument::from),
             retention: settings.retention,
             paused: settings.paused,
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use windlass_core::keys::OnFailure;
 use windlass_core::priority::Priority;
 use windlass_core::status::Status;
 use windlass_core::store::{ClaimRequest, WorkerError};
@@ -221,4 +222,13 @@ pub async fn a_claim_tells_no_task_past_its_expiry(rig: Rig) {
     rig.claim_nothing(worker).await;
     rig.expire().await;
     assert_eq!(rig.status(id).await, Status::Failed);
+}
+
+pub async fn the_next_of_a_line_follows_one_that_expired(rig: Rig) {
+    let ordered = || task("a").ordered("k", OnFailure::Block);
+    rig.submit(ordered().expires_at(rig.now() + seconds(10))).await;
+    let next = rig.submit(ordered()).await;
+    rig.advance(seconds(11));
+    let worker = rig.worker().await;
+    assert_eq!(rig.claim(worker).await.id, next, "in the very claim that finds the first expired");
 }

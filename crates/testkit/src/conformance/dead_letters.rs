@@ -5,7 +5,7 @@ use windlass_core::event::Change;
 use windlass_core::failure::{EndReason, ErrorClass};
 use windlass_core::filter::TaskFilter;
 use windlass_core::status::Status;
-use windlass_core::store::{ChangeError, Outcome};
+use windlass_core::store::{ChangeError, Outcome, Requeue};
 
 use crate::fixtures::{again, completed, error_code, failed_for_good, queue, task, task_type};
 use crate::rig::{Rig, seconds};
@@ -100,4 +100,54 @@ pub async fn an_entry_keeps_every_attempt(rig: Rig) {
     let listed = rig.list_by(&TaskFilter::default(), 10).await;
     assert_eq!(listed[0].state.failed_attempts.len(), 1, "lists carry only the last");
     assert_eq!(listed[0].state.last_failure().and_then(|failed| failed.error.code.as_deref()), Some("three"));
+}
+
+pub async fn a_rule_replays_a_task_once(rig: Rig) {
+    let (worker, claimed) = rig.started(task("a")).await;
+    rig.finished(worker, &claimed, failed_for_good()).await;
+    let by_rule = Requeue { only_dead: true, by_rule: true, ..again(claimed.id) };
+    assert!(!rig.state(claimed.id).await.auto_replayed);
+    rig.requeue(by_rule.clone()).await.expect("the first time");
+    assert!(rig.state(claimed.id).await.auto_replayed);
+    let claimed = rig.claim(worker).await;
+    rig.finished(worker, &claimed, failed_for_good()).await;
+    let before = rig.task(claimed.id).await;
+    let rig = rig.reopen().await.unwrap_or(rig);
+    assert_eq!(rig.requeue(by_rule.clone()).await, Err(ChangeError::ReplayedBefore));
+    assert_eq!(rig.task(claimed.id).await, before);
+    rig.requeue(again(claimed.id)).await.expect("a person may");
+    let claimed = rig.claim(worker).await;
+    rig.finished(worker, &claimed, failed_for_good()).await;
+    assert_eq!(rig.requeue(by_rule).await, Err(ChangeError::ReplayedBefore), "a person's replay gives it no other");
+}
+
+pub async fn a_person_does_not_use_up_the_replay_of_a_rule(rig: Rig) {
+    let (worker, claimed) = rig.started(task("a")).await;
+    rig.finished(worker, &claimed, failed_for_good()).await;
+    rig.requeue(again(claimed.id)).await.expect("it is a dead letter");
+    let claimed = rig.claim(worker).await;
+    rig.finished(worker, &claimed, failed_for_good()).await;
+    rig.requeue(Requeue { by_rule: true, ..again(claimed.id) }).await.expect("the rule's first");
+}
+
+pub async fn a_paced_replay_waits_for_its_time(rig: Rig) {
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        let (worker, claimed) = rig.started(task("a")).await;
+        rig.finished(worker, &claimed, failed_for_good()).await;
+        ids.push(claimed.id);
+    }
+    let wishes = ids.iter().zip(1..).map(|(id, n)| Requeue { delay: seconds(n * 10), ..again(*id) }).collect();
+    let answers = rig.store.requeue(wishes, Actor::Api).await.expect("answered");
+    assert_eq!(answers, vec![Ok(()); 3]);
+    let state = rig.state(ids[2]).await;
+    assert_eq!((state.status, state.run_at, state.retries), (Status::Scheduled, rig.now() + seconds(30), 0));
+    assert_eq!(rig.store.stats().await.expect("stats").by_status[usize::from(Status::DeadLetter.code())], 0);
+    let worker = rig.worker().await;
+    for id in ids {
+        rig.claim_nothing(worker).await;
+        rig.advance(seconds(10));
+        rig.make_due().await;
+        assert_eq!(rig.claim(worker).await.id, id);
+    }
 }

@@ -18,15 +18,20 @@ use crate::rig::{LEASE, Rig, seconds};
 pub fn status_after(before: Option<Status>, event: &Event) -> Status {
     match &event.change {
         Change::Submitted { status, .. } => *status,
+        Change::Retrying { .. }
+        | Change::Snoozed { .. }
+        | Change::Lapsed { .. }
+        | Change::Replayed { run_at: Some(_), .. } => Status::Scheduled,
         Change::Due | Change::Released | Change::Replayed { .. } => Status::Queued,
         Change::Claimed { .. } => Status::Executing,
         Change::Completed => Status::Completed,
-        Change::Retrying { .. } | Change::Snoozed { .. } | Change::Lapsed { .. } => Status::Scheduled,
         Change::Failed { .. } | Change::Discarded { .. } => Status::Failed,
         Change::DeadLettered { .. } => Status::DeadLetter,
         Change::Cancelled { .. } => Status::Cancelled,
-        Change::Amended { run_at: Some(run_at), .. } if *run_at > event.at => Status::Scheduled,
-        Change::Amended { .. } => before.expect("a task is amended after it was submitted"),
+        Change::Amended { run_at: Some(run_at), .. } | Change::Replaced { run_at } if *run_at > event.at => {
+            Status::Scheduled
+        }
+        Change::Amended { .. } | Change::Replaced { .. } => before.expect("a task is amended after it was submitted"),
     }
 }
 
@@ -178,6 +183,7 @@ pub async fn events_say_what_happened_and_who_did_it(rig: Rig) {
         crashes: 0,
         edited: true,
         priority: Some(Priority::HIGH),
+        run_at: None,
         note: Some("fixed".into()),
     };
     let expected = [

@@ -12,10 +12,10 @@ const HOUR: u64 = 3600;
 
 pub async fn the_same_key_is_the_same_task(rig: Rig) {
     let first = rig.submitted(task("a").key("k").parameters(r#"{"n":1}"#)).await;
-    assert!(!first.deduplicated);
+    assert!(!first.is_known());
     rig.advance(seconds(5));
     let again = rig.submitted(task("a").key("k").parameters(r#"{"n":1}"#)).await;
-    assert_eq!((again.id, again.deduplicated, again.status), (first.id, true, Status::Queued));
+    assert_eq!((again.id, again.is_known(), again.status), (first.id, true, Status::Queued));
     assert_eq!(rig.ids(&TaskFilter::default()).await.len(), 1);
     assert_eq!(rig.kinds(first.id).await, ["submitted"], "nothing changed");
     let worker = rig.worker().await;
@@ -32,7 +32,7 @@ pub async fn only_type_and_parameters_are_compared(rig: Rig) {
     ];
     for task in same {
         let answer = rig.submitted(task).await;
-        assert_eq!((answer.id, answer.deduplicated), (first, true));
+        assert_eq!((answer.id, answer.is_known()), (first, true));
     }
     let other = [
         task("a").key("k").parameters(r#"{"a":2,"b":[1,2]}"#),
@@ -63,13 +63,13 @@ pub async fn keys_inside_one_batch_count_too(rig: Rig) {
     let batch = vec![task("a").key("k").build(), task("b").build(), task("a").key("k").build()];
     let answers = rig.try_submit(batch).await.expect("taken");
     assert_eq!(answers[2].id, answers[0].id);
-    assert_eq!((answers[0].deduplicated, answers[2].deduplicated), (false, true));
+    assert_eq!((answers[0].is_known(), answers[2].is_known()), (false, true));
     assert_eq!(rig.ids(&TaskFilter::default()).await.len(), 2);
     let batch = vec![task("a").key("n").parameters("[1]").build(), task("a").key("n").parameters("[2]").build()];
     let refused = rig.try_submit(batch).await;
     assert!(matches!(refused, Err(SubmitError::IdempotencyKeyReused { index: 1, .. })), "{refused:?}");
     assert_eq!(rig.ids(&TaskFilter::default()).await.len(), 2, "none of it was stored");
-    assert!(!rig.submitted(task("a").key("n").parameters("[2]")).await.deduplicated);
+    assert!(!rig.submitted(task("a").key("n").parameters("[2]")).await.is_known());
 }
 
 pub async fn follow_ups_respect_keys(rig: Rig) {
@@ -94,7 +94,7 @@ pub async fn concurrent_submits_with_one_key_make_one_task(rig: Rig) {
     for call in calls {
         let answer = call.await.expect("no call panics");
         ids.insert(answer.id);
-        fresh += usize::from(!answer.deduplicated);
+        fresh += usize::from(!answer.is_known());
     }
     assert_eq!((ids.len(), fresh), (1, 1));
 }
@@ -105,11 +105,11 @@ pub async fn a_key_outlives_the_end_of_its_task_for_a_day(rig: Rig) {
     rig.advance(seconds(23 * HOUR));
     rig.prune().await;
     let answer = rig.submitted(task("a").key("k")).await;
-    assert_eq!((answer.id, answer.deduplicated, answer.status), (claimed.id, true, Status::Completed));
+    assert_eq!((answer.id, answer.is_known(), answer.status), (claimed.id, true, Status::Completed));
     rig.advance(seconds(2 * HOUR));
     rig.prune().await;
     let answer = rig.submitted(task("a").key("k").parameters("[9]")).await;
-    assert!(!answer.deduplicated, "after its window the key is free for any task");
+    assert!(!answer.is_known(), "after its window the key is free for any task");
     assert_ne!(answer.id, claimed.id);
     assert!(rig.find(claimed.id).await.is_some(), "the task itself is kept longer");
 }
@@ -124,7 +124,7 @@ pub async fn a_key_is_kept_while_its_task_lives(rig: Rig) {
     rig.finished(worker, &claimed, completed()).await;
     rig.advance(seconds(25 * HOUR));
     rig.prune().await;
-    assert!(!rig.submitted(task("a").key("k")).await.deduplicated, "it ended a day ago");
+    assert!(!rig.submitted(task("a").key("k")).await.is_known(), "it ended a day ago");
 }
 
 pub async fn a_dead_letter_has_ended_for_its_key(rig: Rig) {
@@ -133,7 +133,7 @@ pub async fn a_dead_letter_has_ended_for_its_key(rig: Rig) {
     assert_eq!(rig.submitted(task("a").key("k")).await.id, claimed.id);
     rig.advance(seconds(25 * HOUR));
     rig.prune().await;
-    assert!(!rig.submitted(task("a").key("k")).await.deduplicated);
+    assert!(!rig.submitted(task("a").key("k")).await.is_known());
 }
 
 pub async fn a_key_outlives_a_short_retention(rig: Rig) {
@@ -143,5 +143,5 @@ pub async fn a_key_outlives_a_short_retention(rig: Rig) {
     rig.advance(seconds(HOUR));
     rig.prune().await;
     let answer = rig.submitted(task("a").key("k")).await;
-    assert_eq!((answer.id, answer.deduplicated), (claimed.id, true), "a client that retries must not run it twice");
+    assert_eq!((answer.id, answer.is_known()), (claimed.id, true), "a client that retries must not run it twice");
 }

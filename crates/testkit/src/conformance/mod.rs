@@ -18,11 +18,17 @@ use crate::rig::{Fixture, Rig};
 #[allow(missing_docs, reason = "the table has one sentence for every behaviour")]
 pub mod amend;
 #[allow(missing_docs, reason = "the table has one sentence for every behaviour")]
+pub mod breakers;
+#[allow(missing_docs, reason = "the table has one sentence for every behaviour")]
 pub mod cancel;
 #[allow(missing_docs, reason = "the table has one sentence for every behaviour")]
 pub mod claim;
 #[allow(missing_docs, reason = "the table has one sentence for every behaviour")]
+pub mod concurrency;
+#[allow(missing_docs, reason = "the table has one sentence for every behaviour")]
 pub mod dead_letters;
+#[allow(missing_docs, reason = "the table has one sentence for every behaviour")]
+pub mod error_rules;
 #[allow(missing_docs, reason = "the table has one sentence for every behaviour")]
 pub mod events;
 #[allow(missing_docs, reason = "the table has one sentence for every behaviour")]
@@ -30,13 +36,21 @@ pub mod finish;
 #[allow(missing_docs, reason = "the table has one sentence for every behaviour")]
 pub mod idempotency;
 #[allow(missing_docs, reason = "the table has one sentence for every behaviour")]
+pub mod keys;
+#[allow(missing_docs, reason = "the table has one sentence for every behaviour")]
 pub mod leases;
 #[allow(missing_docs, reason = "the table has one sentence for every behaviour")]
+pub mod limits;
+#[allow(missing_docs, reason = "the table has one sentence for every behaviour")]
 pub mod maintenance;
+#[allow(missing_docs, reason = "the table has one sentence for every behaviour")]
+pub mod ordering;
 #[allow(missing_docs, reason = "the table has one sentence for every behaviour")]
 pub mod policies;
 #[allow(missing_docs, reason = "the table has one sentence for every behaviour")]
 pub mod reading;
+#[allow(missing_docs, reason = "the table has one sentence for every behaviour")]
+pub mod reasons;
 #[allow(missing_docs, reason = "the table has one sentence for every behaviour")]
 pub mod requeue;
 #[allow(missing_docs, reason = "the table has one sentence for every behaviour")]
@@ -46,6 +60,8 @@ pub mod settings;
 #[allow(missing_docs, reason = "the table has one sentence for every behaviour")]
 pub mod submit;
 mod table;
+#[allow(missing_docs, reason = "the table has one sentence for every behaviour")]
+pub mod unique;
 #[allow(missing_docs, reason = "the table has one sentence for every behaviour")]
 pub mod waiting;
 #[allow(missing_docs, reason = "the table has one sentence for every behaviour")]

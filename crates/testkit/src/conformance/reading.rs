@@ -5,7 +5,7 @@ use windlass_core::filter::TaskFilter;
 use windlass_core::names::TagKey;
 use windlass_core::priority::Priority;
 use windlass_core::status::Status;
-use windlass_core::store::{Cursor, ListError, Outcome, QueueStats};
+use windlass_core::store::{Cursor, ListError, Outcome, QueueStats, Waiting};
 
 use crate::fixtures::{completed, error_code, failed, failed_for_good, queue, task, task_type, text};
 use crate::rig::{LEASE, Rig, seconds, soon};
@@ -17,7 +17,7 @@ pub async fn tasks_are_answered_in_the_order_asked_for(rig: Rig) {
     let found: Vec<_> = found.iter().map(|task| task.as_ref().map(|task| task.id)).collect();
     assert_eq!(found, [Some(ids[1]), None, Some(ids[0]), Some(ids[1])]);
     assert!(rig.history(made_up).await.is_empty());
-    assert_eq!(rig.store.tasks_ahead(made_up).await, Ok(None));
+    assert_eq!(rig.store.waiting_for(made_up).await, Ok(None));
 }
 
 pub async fn lists_show_the_newest_first_in_pages(rig: Rig) {
@@ -256,10 +256,10 @@ pub async fn waiting_for_an_end_resolves_with_it(rig: Rig) {
 pub async fn tasks_ahead_shrink_as_work_is_taken(rig: Rig) {
     rig.submit_all((0..4).map(|_| task("a"))).await;
     let last = rig.submit(task("a")).await;
-    assert_eq!(rig.store.tasks_ahead(last).await, Ok(Some(4)));
+    assert_eq!(rig.store.waiting_for(last).await, Ok(Some(Waiting::Line { ahead: 4 })));
     let worker = rig.worker().await;
     rig.claim_up_to(worker, 3).await;
-    assert_eq!(rig.store.tasks_ahead(last).await, Ok(Some(1)));
+    assert_eq!(rig.store.waiting_for(last).await, Ok(Some(Waiting::Line { ahead: 1 })));
     rig.claim_up_to(worker, 2).await;
-    assert_eq!(rig.store.tasks_ahead(last).await, Ok(None), "it is not waiting any more");
+    assert_eq!(rig.store.waiting_for(last).await, Ok(None), "it is not waiting any more");
 }

@@ -152,11 +152,11 @@ pub async fn idempotency_keys_are_kept(rig: Rig) {
     rig.finished(worker, &done, completed()).await;
     let Some(rig) = rig.reopen().await else { return };
     let answer = rig.submitted(task("a").key("k").parameters("[1]")).await;
-    assert_eq!((answer.id, answer.deduplicated, answer.status), (done.id, true, Status::Completed));
+    assert_eq!((answer.id, answer.is_known(), answer.status), (done.id, true, Status::Completed));
     rig.try_submit(vec![task("a").key("k").parameters("[2]").build()]).await.expect_err("other parameters");
     rig.advance(seconds(25 * 3600));
     rig.prune().await;
-    assert!(!rig.submitted(task("a").key("k")).await.deduplicated);
+    assert!(!rig.submitted(task("a").key("k")).await.is_known());
 }
 
 pub async fn settings_and_workers_are_kept(rig: Rig) {

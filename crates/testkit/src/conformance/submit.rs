@@ -6,14 +6,14 @@ use windlass_core::filter::TaskFilter;
 use windlass_core::limits;
 use windlass_core::priority::Priority;
 use windlass_core::status::Status;
-use windlass_core::store::SubmitError;
+use windlass_core::store::{SubmitError, Waiting};
 
 use crate::fixtures::{again, completed, failed, failed_for_good, profile, queue, task};
 use crate::rig::{Rig, seconds};
 
 pub async fn a_new_task_is_queued_now(rig: Rig) {
     let answer = rig.submitted(task("resize")).await;
-    assert_eq!((answer.status, answer.deduplicated), (Status::Queued, false));
+    assert_eq!((answer.status, answer.is_known()), (Status::Queued, false));
     let state = rig.state(answer.id).await;
     assert_eq!(state.status, Status::Queued);
     assert_eq!((state.attempt, state.retries, state.crashes, state.version), (0, 0, 0, 1));
@@ -106,7 +106,7 @@ pub async fn a_refused_batch_stores_nothing(rig: Rig) {
     assert_eq!(rig.store.stats().await.unwrap().by_status[Status::Queued.code() as usize], 1);
     assert_eq!(rig.ids(&TaskFilter::default()).await, vec![first]);
     let answer = rig.submitted(task("a").key("fresh")).await;
-    assert!(!answer.deduplicated, "a key of a refused batch was not taken");
+    assert!(!answer.is_known(), "a key of a refused batch was not taken");
 }
 
 pub async fn a_batch_over_several_queues_follows_the_capability(rig: Rig) {
@@ -143,11 +143,11 @@ pub async fn position_counts_those_ahead(rig: Rig) {
     rig.submit(task("a").priority(Priority::LOW)).await;
     let medium = rig.submitted(task("a")).await;
     assert_eq!(medium.position, 4, "three of its own priority and one above are ahead, the low one is not");
-    assert_eq!(rig.store.tasks_ahead(medium.id).await, Ok(Some(4)));
+    assert_eq!(rig.store.waiting_for(medium.id).await, Ok(Some(Waiting::Line { ahead: 4 })));
     let high = rig.submitted(task("a").priority(Priority::HIGH)).await;
     assert_eq!(high.position, 1);
     let delayed = rig.submit(task("a").delay(seconds(9))).await;
-    assert_eq!(rig.store.tasks_ahead(delayed).await, Ok(None), "a scheduled task has no place yet");
+    assert_eq!(rig.store.waiting_for(delayed).await, Ok(None), "a scheduled task has no place yet");
 }
 
 pub async fn a_full_queue_takes_only_urgent_work_and_then_nothing(rig: Rig) {
@@ -199,7 +199,7 @@ pub async fn a_known_key_is_answered_by_a_full_queue(rig: Rig) {
     rig.change_queue("default", r#"{"depth":{"soft":1,"hard":1}}"#).await;
     let id = rig.submit(task("a").key("k")).await;
     let answer = rig.submitted(task("a").key("k")).await;
-    assert_eq!((answer.id, answer.deduplicated), (id, true), "a retried submit adds nothing, so nothing is full");
+    assert_eq!((answer.id, answer.is_known()), (id, true), "a retried submit adds nothing, so nothing is full");
 }
 
 pub async fn lanes_are_bounded(rig: Rig) {

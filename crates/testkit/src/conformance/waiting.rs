@@ -3,21 +3,28 @@
 use std::pin::pin;
 use std::task::Poll;
 
+use windlass_core::keys::OnFailure;
 use windlass_core::status::Status;
 use windlass_core::store::{Amendment, ClaimRequest, Claimed, Outcome};
+use windlass_core::worker::WorkerProfile;
 
-use crate::fixtures::{again, completed, failed_for_good, serving, task};
+use crate::fixtures::{again, completed, failed_for_good, profile, serving, task};
 use crate::rig::{LEASE, Rig, seconds, soon};
 
 /// Lets everything that can run do so. Nothing is assumed about how long it takes: tests
 /// only rely on what must not happen afterwards, never on what has happened.
-async fn settle() {
+pub(super) async fn settle() {
     for _ in 0..50 {
         tokio::task::yield_now().await;
     }
 }
 
-async fn only(waiting: tokio::task::JoinHandle<Claimed>) -> windlass_core::task::ClaimedTask {
+/// Lets a claim take its place in line before the next. A store too slow for it makes the test easier, not wrong.
+async fn settle_in_order() {
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+}
+
+pub(super) async fn only(waiting: tokio::task::JoinHandle<Claimed>) -> windlass_core::task::ClaimedTask {
     let mut claimed = soon(waiting).await.expect("no panic");
     assert_eq!(claimed.tasks.len(), 1);
     claimed.tasks.remove(0)
@@ -273,4 +280,131 @@ pub async fn a_cancellation_ends_one_wait_only(rig: Rig) {
     let next = soon(waiting).await.expect("no panic");
     assert_eq!(next.tasks.first().map(|task| task.id), Some(id));
     assert_eq!(next.cancel, vec![claimed.id], "beside work it is named again");
+}
+
+/// Two tasks of one line, the first of which runs, and a claim that waits for the second.
+async fn behind_another(rig: &Rig, built: crate::fixtures::TaskBuilder) -> Behind {
+    let ids = rig.submit_all([built.clone(), built]).await;
+    let holder = rig.worker().await;
+    let running = rig.claim(holder).await;
+    assert_eq!(running.id, ids[0]);
+    let waiting = rig.claim_waiting(rig.worker().await);
+    settle().await;
+    assert!(!waiting.is_finished(), "it has to wait");
+    Behind { holder, running, second: ids[1], waiting }
+}
+
+struct Behind {
+    holder: windlass_core::ids::WorkerId,
+    running: windlass_core::task::ClaimedTask,
+    second: windlass_core::ids::TaskId,
+    waiting: tokio::task::JoinHandle<Claimed>,
+}
+
+pub async fn a_waiting_claim_wakes_when_a_turn_is_passed_on(rig: Rig) {
+    let behind = behind_another(&rig, task("a").ordered("k", OnFailure::Block)).await;
+    rig.finished(behind.holder, &behind.running, completed()).await;
+    assert_eq!(only(behind.waiting).await.id, behind.second);
+}
+
+pub async fn a_waiting_claim_wakes_when_the_first_of_a_line_steps_back(rig: Rig) {
+    let behind = behind_another(&rig, task("a").ordered("k", OnFailure::Skip)).await;
+    rig.advance(seconds(1));
+    rig.finished(behind.holder, &behind.running, crate::fixtures::failed()).await;
+    assert_eq!(only(behind.waiting).await.id, behind.second);
+}
+
+pub async fn a_waiting_claim_wakes_when_a_key_has_room(rig: Rig) {
+    let behind = behind_another(&rig, task("a").at_most(1, "k")).await;
+    rig.finished(behind.holder, &behind.running, completed()).await;
+    assert_eq!(only(behind.waiting).await.id, behind.second);
+}
+
+pub async fn a_waiting_claim_wakes_when_a_limit_has_room(rig: Rig) {
+    rig.change_type("a", r#"{"concurrency":1}"#).await;
+    rig.change_queue("x", r#"{"concurrency":1}"#).await;
+    for built in [task("a"), task("b").queue("x")] {
+        let behind = behind_another(&rig, built).await;
+        rig.finished(behind.holder, &behind.running, completed()).await;
+        assert_eq!(only(behind.waiting).await.id, behind.second);
+    }
+}
+
+pub async fn a_waiting_claim_wakes_when_a_limit_is_raised(rig: Rig) {
+    rig.change_type("a", r#"{"concurrency":1}"#).await;
+    let behind = behind_another(&rig, task("a")).await;
+    rig.change_type("a", r#"{"concurrency":2}"#).await;
+    assert_eq!(only(behind.waiting).await.id, behind.second);
+}
+
+pub async fn a_waiting_claim_wakes_when_the_worker_of_a_cancelled_task_knows(rig: Rig) {
+    rig.change_type("c", r#"{"concurrency":1}"#).await;
+    for built in [task("a").ordered("k", OnFailure::Block), task("b").at_most(1, "k"), task("c")] {
+        let behind = behind_another(&rig, built).await;
+        rig.cancel(behind.running.id).await.expect("it runs");
+        settle().await;
+        assert!(!behind.waiting.is_finished());
+        rig.finish(behind.holder, &behind.running, completed()).await.expect_err("it was cancelled");
+        assert_eq!(only(behind.waiting).await.id, behind.second);
+    }
+}
+
+pub async fn a_waiting_claim_wakes_when_the_lease_of_a_cancelled_task_ends(rig: Rig) {
+    let behind = behind_another(&rig, task("a").ordered("k", OnFailure::Block)).await;
+    rig.cancel(behind.running.id).await.expect("it runs");
+    rig.advance(LEASE + seconds(1));
+    rig.lapse().await;
+    assert_eq!(only(behind.waiting).await.id, behind.second);
+}
+
+pub async fn a_waiting_claim_wakes_when_the_first_of_a_line_leaves_it(rig: Rig) {
+    // Nobody can take the first of each line, so that it waits.
+    for way in ["cancel", "bury", "expire"] {
+        let first = task("a").requires(&["nobody"]).expires_at(rig.now() + seconds(10)).ordered(way, OnFailure::Block);
+        let ids = rig.submit_all([first, task("a").ordered(way, OnFailure::Block)]).await;
+        let waiting = rig.claim_waiting(rig.worker().await);
+        settle().await;
+        assert!(!waiting.is_finished());
+        match way {
+            "cancel" => {
+                rig.cancel(ids[0]).await.expect("it waits");
+            }
+            "bury" => rig.bury(ids[0], "bad").await.expect("it waits"),
+            _ => {
+                rig.advance(seconds(11));
+                rig.expire().await;
+            }
+        }
+        assert_eq!(only(waiting).await.id, ids[1]);
+    }
+}
+
+pub async fn a_waiting_claim_wakes_when_its_worker_has_room(rig: Rig) {
+    rig.change_type("big", r#"{"slots":2}"#).await;
+    let small = rig.submit(task("a")).await;
+    let worker = rig.register(WorkerProfile { capacity: 2, ..profile() }).await;
+    let running = rig.claim(worker).await;
+    assert_eq!(running.id, small);
+    let waiting = rig.claim_waiting(worker);
+    settle().await;
+    let big = rig.submit(task("big")).await;
+    settle().await;
+    assert!(!waiting.is_finished(), "it has one slot left");
+    rig.finished(worker, &running, completed()).await;
+    assert_eq!(only(waiting).await.id, big);
+}
+
+pub async fn a_waiting_claim_gets_what_is_behind_a_task_that_another_took(rig: Rig) {
+    rig.change_type("big", r#"{"slots":2}"#).await;
+    rig.submit(task("a")).await;
+    let busy = rig.register(WorkerProfile { capacity: 2, ..profile() }).await;
+    rig.claim(busy).await;
+    let has_one_slot = rig.claim_waiting(busy);
+    settle_in_order().await;
+    let idle = rig.register(WorkerProfile { capacity: 2, ..profile() }).await;
+    let has_two_slots = rig.claim_waiting(idle);
+    settle_in_order().await;
+    let ids = rig.submit_all([task("big"), task("a")]).await;
+    assert_eq!(only(has_two_slots).await.id, ids[0]);
+    assert_eq!(only(has_one_slot).await.id, ids[1]);
 }

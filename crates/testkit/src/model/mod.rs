@@ -1,6 +1,7 @@
 //! The model test: a naive reference of the whole queue beside a real store, both driven by
 //! the same random operations. Every answer is compared, and so is what each operation left;
-//! now and then everything is.
+//! now and then everything is. At the end all pauses and limits are lifted and the rest is
+//! worked off: whatever is left then was stuck.
 //!
 //! ```ignore
 //! windlass_testkit::model::check(MyFixture);
@@ -96,6 +97,7 @@ fn play(fixture: &Arc<dyn Fixture>, script: &[(usize, Operation)]) -> Result<BTr
                 driver.step(*number, step).await.map_err(|what| Failure { at, what })?;
             }
             driver.compare_all().await.map_err(|what| Failure { at: script.len(), what })?;
+            driver.drain().await.map_err(|what| Failure { at: script.len(), what })?;
             driver.close().await;
             Ok(driver.counts)
         });

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use windlass_core::json::digest;
+use windlass_core::keys::OnConflict;
 
 /// A seeded source of choices.
 #[derive(Clone, Debug)]
@@ -37,9 +38,24 @@ impl Dice {
 }
 
 /// How many queues, types and workers the script knows.
-pub(super) const QUEUES: u64 = 3;
+pub(super) const QUEUES: u64 = 4;
 pub(super) const TYPES: u64 = 4;
 pub(super) const WORKERS: u64 = 4;
+/// The ordering or concurrency key of a task. Both kinds have the same names: they must not meet.
+#[derive(Clone, Debug)]
+pub(super) enum Flow {
+    Ordered { key: u64, skip: bool },
+    AtMost { key: u64, limit: u32 },
+}
+
+/// Uniqueness of a task by its type.
+#[derive(Clone, Debug)]
+pub(super) struct Sole {
+    pub(super) on_conflict: OnConflict,
+    /// Whether it is kept while the task runs.
+    pub(super) executing: bool,
+    pub(super) span: Option<Duration>,
+}
 
 /// A task to be submitted.
 #[derive(Clone, Debug)]
@@ -56,6 +72,8 @@ pub(super) struct Draft {
     pub(super) dead_letter: bool,
     pub(super) max_elapsed: Option<Duration>,
     pub(super) timeout: Duration,
+    pub(super) flow: Option<Flow>,
+    pub(super) sole: Option<Sole>,
 }
 
 /// What a worker says of an attempt.
@@ -81,6 +99,17 @@ pub(super) enum Fence {
     OtherTask,
 }
 
+/// How a task is to run again.
+#[derive(Clone, Debug)]
+pub(super) struct Wish {
+    pub(super) only_dead: bool,
+    pub(super) reset_retries: bool,
+    pub(super) priority: Option<u64>,
+    pub(super) edit: bool,
+    /// Not at once, as one of many that are replayed at a pace.
+    pub(super) delay: Duration,
+}
+
 /// One step of a script.
 #[derive(Clone, Debug)]
 pub(super) enum Operation {
@@ -93,7 +122,7 @@ pub(super) enum Operation {
     Step { pick: u32, fence: Fence, name: u64, result: u64 },
     Cancel { picks: Vec<u32> },
     Amend { pick: u32, priority: Option<u64>, delay: Option<Duration> },
-    Requeue { pick: u32, only_dead: bool, reset_retries: bool, priority: Option<u64>, edit: bool },
+    Requeue { pick: u32, wish: Wish },
     Bury { pick: u32 },
     Discard { pick: u32 },
     Advance(Duration),
@@ -105,6 +134,9 @@ pub(super) enum Operation {
     Forgive(Duration),
     PauseQueue { queue: u64, paused: bool },
     PauseType { task_type: u64, paused: bool },
+    LimitQueue { queue: u64, limit: Option<u32> },
+    LimitType { task_type: u64, limit: Option<u32> },
+    Ask { pick: u32 },
     Deregister { worker: u64 },
     Reopen,
     Compare,
@@ -126,12 +158,13 @@ pub(super) fn choose<T>(pick: u32, candidates: impl Iterator<Item = (u64, T)>) -
 }
 
 fn draft(dice: &mut Dice, keys: bool) -> Draft {
+    let key = (keys && dice.once_in(4)).then(|| dice.below(30));
     Draft {
         task_type: dice.below(TYPES),
         priority: dice.below(10),
         gpu: dice.once_in(5),
         parameters: dice.below(3),
-        key: (keys && dice.once_in(4)).then(|| dice.below(30)),
+        key,
         delay: if dice.once_in(4) { span(dice, 120) } else { Duration::ZERO },
         expires_in: dice.once_in(8).then(|| span(dice, 200)),
         max_retries: dice.below(4) as u32,
@@ -139,6 +172,28 @@ fn draft(dice: &mut Dice, keys: bool) -> Draft {
         dead_letter: !dice.once_in(4),
         max_elapsed: dice.once_in(10).then(|| Duration::from_mins(5)),
         timeout: Duration::from_secs(31 + dice.below(100)),
+        flow: flow(dice),
+        // Which of two keys a submit is known by is not the model's business.
+        sole: (key.is_none() && dice.once_in(8)).then(|| sole(dice)),
+    }
+}
+
+fn flow(dice: &mut Dice) -> Option<Flow> {
+    // Few keys, and one that most tasks have, so that they meet.
+    let key = u64::from(dice.once_in(3));
+    match dice.below(6) {
+        0 | 1 => Some(Flow::Ordered { key, skip: dice.once_in(2) }),
+        2 | 3 => Some(Flow::AtMost { key, limit: 1 + dice.below(3) as u32 }),
+        _ => None,
+    }
+}
+
+fn sole(dice: &mut Dice) -> Sole {
+    let on_conflict = [OnConflict::Keep, OnConflict::Replace, OnConflict::Reschedule, OnConflict::Error];
+    Sole {
+        on_conflict: on_conflict[dice.below(4) as usize],
+        executing: dice.once_in(2),
+        span: dice.once_in(3).then(|| span(dice, 120)),
     }
 }
 
@@ -178,6 +233,21 @@ fn slice(dice: &mut Dice) -> usize {
     [1, 3, 100][dice.below(3) as usize]
 }
 
+fn wish(dice: &mut Dice) -> Wish {
+    Wish {
+        only_dead: dice.once_in(2),
+        reset_retries: !dice.once_in(3),
+        priority: dice.once_in(4).then(|| dice.below(10)),
+        edit: dice.once_in(4),
+        delay: if dice.once_in(3) { span(dice, 60) } else { Duration::ZERO },
+    }
+}
+
+/// A limit that is met now and then, or none.
+fn limit(dice: &mut Dice) -> Option<u32> {
+    dice.once_in(2).then(|| 1 + dice.below(6) as u32)
+}
+
 fn operation(dice: &mut Dice) -> Operation {
     match dice.below(100) {
         0..=17 => {
@@ -205,13 +275,7 @@ fn operation(dice: &mut Dice) -> Operation {
             priority: dice.once_in(2).then(|| dice.below(10)),
             delay: dice.once_in(2).then(|| span(dice, 60)),
         },
-        72..=74 => Operation::Requeue {
-            pick: dice.pick(),
-            only_dead: dice.once_in(2),
-            reset_retries: !dice.once_in(3),
-            priority: dice.once_in(4).then(|| dice.below(10)),
-            edit: dice.once_in(4),
-        },
+        72..=74 => Operation::Requeue { pick: dice.pick(), wish: wish(dice) },
         75 => Operation::Bury { pick: dice.pick() },
         76 => Operation::Discard { pick: dice.pick() },
         77..=84 => Operation::Advance(match dice.below(40) {
@@ -224,14 +288,17 @@ fn operation(dice: &mut Dice) -> Operation {
         91..=92 => Operation::TimeOut { slice: slice(dice) },
         93 => Operation::Expire { slice: slice(dice) },
         94 => Operation::Prune { slice: slice(dice) },
-        95..=96 => match dice.below(4) {
+        95..=96 => match dice.below(8) {
             0 | 1 => Operation::PauseQueue { queue: dice.below(QUEUES), paused: dice.once_in(3) },
-            _ => Operation::PauseType { task_type: dice.below(TYPES), paused: dice.once_in(3) },
+            2 | 3 => Operation::PauseType { task_type: dice.below(TYPES), paused: dice.once_in(3) },
+            4 | 5 => Operation::LimitQueue { queue: dice.below(QUEUES), limit: limit(dice) },
+            _ => Operation::LimitType { task_type: dice.below(TYPES), limit: limit(dice) },
         },
         97 if dice.once_in(3) => Operation::Forgive(span(dice, 30)),
         97 if dice.once_in(2) => Operation::Deregister { worker: dice.below(WORKERS) },
         98 if dice.once_in(6) => Operation::Reopen,
         _ if dice.once_in(8) => Operation::Compare,
+        _ if !dice.once_in(3) => Operation::Ask { pick: dice.pick() },
         _ => Operation::MakeDue { slice: slice(dice) },
     }
 }

@@ -5,14 +5,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use windlass_core::error_rules::RuleBook;
 use windlass_core::failure::{EndReason, ErrorClass, ErrorReport, Verdict, after_crash, after_failure, classify};
 use windlass_core::ids::{LeaseToken, TaskId};
+use windlass_core::keys::{FlowKey, OnFailure, Unique, UniqueKey};
 use windlass_core::limits;
-use windlass_core::policy::Policy;
+use windlass_core::policy::{Band, Policy};
 use windlass_core::priority::Priority;
 use windlass_core::retry::grown_timeout;
 use windlass_core::status::Status;
-use windlass_core::store::QueueStats;
+use windlass_core::store::{Hindrance, QueueStats};
 use windlass_core::task::TaskSpec;
 use windlass_core::time::Timestamp;
 
@@ -51,9 +53,52 @@ pub(super) struct Item {
     pub(super) percent: Option<u64>,
     pub(super) failures: u32,
     pub(super) gone: bool,
+    /// Its place in the line of its ordering key, if it has joined.
+    place: Option<Place>,
+}
+
+/// A place in the line of an ordering key.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    since: Timestamp,
+    /// It waits for a retry and lets others go first.
+    aside: bool,
 }
 
 impl Item {
+    /// Its ordering key and what the line does while it waits for a retry.
+    fn ordering(&self) -> Option<(Keyed<'_>, OnFailure)> {
+        match &self.spec.flow_key {
+            Some(FlowKey::Ordering { key, on_failure }) => Some(((self.queue(), key.as_str()), *on_failure)),
+            Some(FlowKey::Concurrency { .. }) | None => None,
+        }
+    }
+
+    /// Its concurrency key and how many it lets run.
+    fn concurrency(&self) -> Option<(Keyed<'_>, u32)> {
+        match &self.spec.flow_key {
+            Some(FlowKey::Concurrency { key, limit }) => Some(((self.queue(), key.as_str()), *limit)),
+            Some(FlowKey::Ordering { .. }) | None => None,
+        }
+    }
+
+    fn queue(&self) -> &str {
+        self.spec.queue.as_str()
+    }
+
+    /// Joins the line of its ordering key at the time it was due, or stands in it again.
+    fn join(&mut self) {
+        let since = self.place.map_or(self.ready_at, |place| place.since);
+        self.place = self.ordering().map(|_| Place { since, aside: false });
+    }
+
+    /// Waits for a retry: keeps its place, or steps to the back and aside.
+    fn wait_in_line(&mut self, back: Timestamp) {
+        if let Some((_, OnFailure::Skip)) = self.ordering() {
+            self.place = Some(Place { since: back, aside: true });
+        }
+    }
+
     pub(super) fn timeout(&self) -> Duration {
         grown_timeout(self.spec.policy.timeout, self.spec.policy.retry.timeout_growth, self.growths)
     }
@@ -71,6 +116,52 @@ pub(super) struct Key {
     pub(super) kept_until: Timestamp,
     /// It may have been forgotten; a later replay does not bring it back.
     pub(super) doubtful: bool,
+}
+
+/// A key with its queue.
+type Keyed<'a> = (&'a str, &'a str);
+
+/// How a queue orders what waits.
+pub(super) enum Order {
+    Aging(Policy),
+    Weighted,
+}
+
+/// A unique key: whose it is, and whether by status or by time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Taken {
+    item: usize,
+    held: bool,
+    keep_until: Option<Timestamp>,
+}
+
+impl Taken {
+    fn stands(&self, now: Timestamp) -> bool {
+        self.held || self.keep_until.is_some_and(|until| until > now)
+    }
+}
+
+/// How keys and limits stand, counted anew whenever it is asked.
+#[derive(Default)]
+struct Crowd<'a> {
+    /// The first of every line; nobody while one of it runs.
+    first: BTreeMap<Keyed<'a>, usize>,
+    /// Who of a line runs.
+    running: BTreeMap<Keyed<'a>, usize>,
+    /// How many of a concurrency key may run, and who does.
+    limits: BTreeMap<Keyed<'a>, u32>,
+    executing: BTreeMap<Keyed<'a>, Vec<usize>>,
+    leases_of_queue: BTreeMap<&'a str, u32>,
+    leases_of_type: BTreeMap<&'a str, u32>,
+}
+
+/// Why a task waits.
+#[derive(Debug, PartialEq)]
+pub(super) enum Wait {
+    InLine { holder: usize, ahead: u64 },
+    KeyFull { limit: u32, running: Vec<usize> },
+    Closed(Hindrance),
+    Ready,
 }
 
 /// What a claim may be given.
@@ -91,7 +182,11 @@ pub(super) struct Reference {
     pub(super) keys: BTreeMap<(String, String), Key>,
     pub(super) paused_queues: BTreeSet<String>,
     pub(super) paused_types: BTreeSet<String>,
-    pub(super) aging: BTreeMap<String, Policy>,
+    /// Queues that are not strict.
+    pub(super) orders: BTreeMap<String, Order>,
+    pub(super) queue_limits: BTreeMap<String, u32>,
+    pub(super) type_limits: BTreeMap<String, u32>,
+    pub(super) uniques: BTreeMap<UniqueKey, Taken>,
     pub(super) retention: BTreeMap<String, Duration>,
     pub(super) forgiven_until: Timestamp,
     pub(super) last_claim: u64,
@@ -127,14 +222,106 @@ impl Reference {
             percent: None,
             failures: 0,
             gone: false,
+            place: None,
         });
         self.live.insert(index);
         self.by_id.insert(id, index);
+        if self.items[index].status == Status::Queued {
+            self.items[index].join();
+        }
+        self.take_unique(index);
         index
+    }
+
+    fn crowd(&self) -> Crowd<'_> {
+        let mut crowd = Crowd::default();
+        for index in &self.live {
+            let item = &self.items[*index];
+            if item.lease.is_some() {
+                *crowd.leases_of_queue.entry(item.queue()).or_default() += 1;
+                *crowd.leases_of_type.entry(item.spec.task_type.as_str()).or_default() += 1;
+            }
+            if let Some((key, limit)) = item.concurrency() {
+                // The newest comes last.
+                if !item.status.is_ended() {
+                    crowd.limits.insert(key, limit);
+                }
+                if item.lease.is_some() {
+                    crowd.executing.entry(key).or_default().push(*index);
+                }
+            }
+            if let Some((key, _)) = item.ordering() {
+                if item.lease.is_some() {
+                    crowd.running.insert(key, *index);
+                }
+                let before = |other: usize| self.stands_at(*index) < self.stands_at(other);
+                if self.stands_at(*index).is_some() && crowd.first.get(&key).is_none_or(|other| before(*other)) {
+                    crowd.first.insert(key, *index);
+                }
+            }
+        }
+        crowd
+    }
+
+    /// Where in its line a task stands that has not ended and has not stepped aside.
+    fn stands_at(&self, index: usize) -> Option<(Timestamp, usize)> {
+        let item = &self.items[index];
+        item.place.filter(|place| !place.aside && !item.status.is_ended()).map(|place| (place.since, index))
+    }
+
+    /// Why a ready task waits, whoever would claim it.
+    fn why(&self, crowd: &Crowd<'_>, index: usize) -> Wait {
+        let item = &self.items[index];
+        if let Some((key, _)) = item.ordering() {
+            let first = crowd.first.get(&key).copied();
+            let running = crowd.running.get(&key).copied();
+            if let Some(holder) = running.or(first).filter(|holder| *holder != index) {
+                return Wait::InLine { holder, ahead: self.ahead_in_line(index, key) };
+            }
+        }
+        if let Some((key, _)) = item.concurrency() {
+            let (limit, running) = (crowd.limits.get(&key).copied(), crowd.executing.get(&key));
+            let full = |limit: &u32| running.is_some_and(|running| running.len() >= *limit as usize);
+            if let Some(limit) = limit.filter(full) {
+                return Wait::KeyFull { limit, running: running.cloned().unwrap_or_default() };
+            }
+        }
+        self.hindrance(crowd, item).map_or(Wait::Ready, Wait::Closed)
+    }
+
+    fn ahead_in_line(&self, index: usize, key: Keyed<'_>) -> u64 {
+        let stands_before = |other: &&usize| {
+            let same_line = self.items[**other].ordering().is_some_and(|(of_other, _)| of_other == key);
+            same_line && self.stands_at(**other).is_some_and(|place| Some(place) < self.stands_at(index))
+        };
+        (self.live.iter().filter(stands_before).count() as u64).max(1)
+    }
+
+    fn hindrance(&self, crowd: &Crowd<'_>, item: &Item) -> Option<Hindrance> {
+        let (queue, task_type) = (item.queue(), item.spec.task_type.as_str());
+        let full = |limits: &BTreeMap<String, u32>, counts: &BTreeMap<&str, u32>, name: &str| {
+            limits.get(name).copied().filter(|limit| counts.get(name).is_some_and(|running| running >= limit))
+        };
+        if self.paused_queues.contains(queue) {
+            return Some(Hindrance::QueuePaused);
+        }
+        if self.paused_types.contains(task_type) {
+            return Some(Hindrance::TypePaused);
+        }
+        if let Some(limit) = full(&self.type_limits, &crowd.leases_of_type, task_type) {
+            return Some(Hindrance::TypeConcurrency { limit });
+        }
+        full(&self.queue_limits, &crowd.leases_of_queue, queue).map(|limit| Hindrance::QueueConcurrency { limit })
+    }
+
+    /// Why a ready task waits.
+    pub(super) fn waits_for(&self, index: usize) -> Wait {
+        self.why(&self.crowd(), index)
     }
 
     /// What a worker may be given, best first where priority alone decides.
     pub(super) fn eligible(&self, served: &Served<'_>) -> Vec<usize> {
+        let crowd = self.crowd();
         let mut found: Vec<usize> = self
             .live
             .iter()
@@ -143,8 +330,7 @@ impl Reference {
                 let item = &self.items[*index];
                 let (queue, task_type) = (item.spec.queue.as_str(), item.spec.task_type.as_str());
                 item.status == Status::Queued
-                    && !self.paused_queues.contains(queue)
-                    && !self.paused_types.contains(task_type)
+                    && self.why(&crowd, *index) == Wait::Ready
                     && (served.queues.is_empty() || served.queues.contains(&queue))
                     && (served.types.is_empty() || served.types.contains(&task_type))
                     && (served.gpu || item.spec.capabilities.is_empty())
@@ -173,25 +359,38 @@ impl Reference {
         if let Some(other) = of_queue().find(ahead) {
             return Some(format!("task {other} of the same queue and priority was first"));
         }
-        let best_of_queue = of_queue().map(|index| self.items[*index].spec.priority).max()?;
-        if best_of_queue > item.spec.priority {
-            let Some(policy) = self.aging.get(item.spec.queue.as_str()) else {
-                return Some(format!("priority {best_of_queue} waits in its queue, which is strict"));
-            };
-            let offset = |priority: Priority| policy.offsets[priority.index()];
-            let bound = Duration::from_secs((offset(item.spec.priority) - offset(best_of_queue)).unsigned_abs());
-            if self.now.since(item.ready_at) < bound {
-                return Some(format!("it is not overdue towards {best_of_queue}"));
-            }
+        let waiting: Vec<Priority> = of_queue().map(|index| self.items[*index].spec.priority).collect();
+        if let Some(why) = self.out_of_turn(item, &waiting) {
+            return Some(why);
         }
-        // Between queues heads are compared by priority, then age; an aging queue may put an overdue one forward.
-        let all_strict = eligible.iter().all(|index| !self.aging.contains_key(queue(index).as_str()));
+        // Between queues heads are compared by priority, then age; one that is not strict may put another forward.
+        let all_strict = eligible.iter().all(|index| !self.orders.contains_key(queue(index).as_str()));
         let first = &self.items[*eligible.first()?];
         let (best, oldest) = (first.spec.priority, first.ready_at);
         if all_strict && (item.spec.priority, item.ready_at) != (best, oldest) {
             return Some(format!("a task of priority {best} that is ready since {oldest} was first"));
         }
         None
+    }
+
+    /// Why a task may not go before others of its queue that have these priorities, if it may not.
+    fn out_of_turn(&self, item: &Item, waiting: &[Priority]) -> Option<String> {
+        let own = item.spec.priority;
+        let best = waiting.iter().copied().max().filter(|best| *best > own)?;
+        match self.orders.get(item.queue()) {
+            None => Some(format!("priority {best} waits in its queue, which is strict")),
+            Some(Order::Aging(policy)) => {
+                let offset = |priority: Priority| policy.offsets[priority.index()];
+                let bound = Duration::from_secs((offset(own) - offset(best)).unsigned_abs());
+                let fresh = self.now.since(item.ready_at) < bound;
+                fresh.then(|| format!("it is not overdue towards {best}"))
+            }
+            // Shares of bands are tested elsewhere; inside a band priority decides.
+            Some(Order::Weighted) => {
+                let better = waiting.iter().find(|other| **other > own && Band::of(**other) == Band::of(own));
+                better.map(|better| format!("priority {better} of the same band waits in its queue"))
+            }
+        }
     }
 
     /// Claim: `queued` → `executing`, attempt +1.
@@ -205,6 +404,69 @@ impl Reference {
         let deadline = now + item.timeout();
         item.lease = Some(Held { worker, token, expires_at: now + lease, deadline, revoked: false });
         self.last_claim = token.claim().0;
+        self.give_unique_back(index);
+    }
+
+    fn take_unique(&mut self, index: usize) {
+        let item = &self.items[index];
+        let Some(unique) = &item.spec.unique else { return };
+        let keep_until = unique.for_seconds.map(|span| item.created_at + span);
+        self.uniques.insert(unique.key, Taken { item: index, held: true, keep_until });
+    }
+
+    /// A change may lead out of the statuses in which a task keeps its unique key.
+    fn give_unique_back(&mut self, index: usize) {
+        let item = &self.items[index];
+        let Some(unique) = item.spec.unique.as_ref().filter(|unique| !unique.is_held(item.status)) else { return };
+        if let Some(taken) = self.uniques.get_mut(&unique.key).filter(|taken| taken.item == index) {
+            taken.held = false;
+        }
+    }
+
+    /// The task that has a unique key, by status or by time.
+    pub(super) fn unique_holder(&self, unique: &Unique) -> Option<usize> {
+        self.uniques.get(&unique.key).filter(|taken| taken.stands(self.now)).map(|taken| taken.item)
+    }
+
+    /// The task that keeps an ended one from running again, because it has its unique key.
+    pub(super) fn rival(&self, index: usize) -> Option<usize> {
+        let unique = self.items[index].spec.unique.as_ref()?;
+        self.unique_holder(unique).filter(|holder| *holder != index)
+    }
+
+    /// A waiting task starts when a submit that met it would have.
+    pub(super) fn reschedule(&mut self, index: usize, delay: Duration) {
+        let run_at = self.now + delay;
+        let item = &mut self.items[index];
+        item.version += 1;
+        (item.run_at, item.ready_at) = (run_at, run_at);
+        if run_at > self.now {
+            item.status = Status::Scheduled;
+        }
+    }
+
+    /// A waiting task takes on everything of a submit that met it but its id. With another ordering key it joins that
+    /// line, now or when it is due.
+    pub(super) fn replace(&mut self, index: usize, spec: TaskSpec, delay: Duration) {
+        let now = self.now;
+        let item = &mut self.items[index];
+        let idempotency_key = item.spec.idempotency_key.take();
+        let old_key = item.ordering().map(|(key, _)| (key.0.to_owned(), key.1.to_owned()));
+        item.spec = TaskSpec { idempotency_key, ..spec };
+        let new_key = item.ordering().map(|(key, _)| (key.0.to_owned(), key.1.to_owned()));
+        if new_key != old_key {
+            let joins = new_key.is_some() && item.status == Status::Queued && delay.is_zero();
+            item.place = joins.then_some(Place { since: now, aside: false });
+        }
+        self.reschedule(index, delay);
+    }
+
+    /// Behind everybody in the line of a task.
+    fn back(&self, index: usize) -> Timestamp {
+        let Some((key, _)) = self.items[index].ordering() else { return self.now };
+        let in_line = self.live.iter().filter(|other| self.items[**other].ordering().is_some_and(|(of, _)| of == key));
+        let last = in_line.filter_map(|other| self.stands_at(*other)).map(|(since, _)| since).max();
+        last.map_or(self.now, |last| (last + Duration::from_micros(1)).max(self.now))
     }
 
     /// The live lease that a token and worker belong to.
@@ -222,9 +484,11 @@ impl Reference {
         item.end_reason = reason;
         item.keep_until = (status != Status::DeadLetter).then(|| now + kept);
         item.lease = item.lease.filter(|held| held.revoked);
+        item.place = None;
         if item.lease.is_none() {
             self.live.remove(&index);
         }
+        self.give_unique_back(index);
     }
 
     /// The worker of a cancelled task knows, or its lease is over.
@@ -255,22 +519,28 @@ impl Reference {
 
     /// Snooze: → `scheduled`, anew at now + snooze, attempt -1.
     pub(super) fn snooze(&mut self, index: usize, span: Duration) {
-        let at = self.now + span;
+        let (at, back) = (self.now + span, self.back(index));
         let item = &mut self.items[index];
         item.status = Status::Scheduled;
         item.attempt -= 1;
         item.version += 1;
         item.lease = None;
         (item.run_at, item.ready_at) = (at, at);
+        item.wait_in_line(back);
     }
 
     /// Fail: a retry anew at now + delay, or the end.
     pub(super) fn fail(&mut self, index: usize, report: &ErrorReport, timed_out: bool) {
+        let back = self.back(index);
         let item = &mut self.items[index];
         let policy = item.spec.policy.clone();
-        let class = if timed_out { ErrorClass::Timeout } else { classify(&policy.retry, report) };
+        let class = if timed_out {
+            ErrorClass::Timeout
+        } else {
+            classify(&policy.retry, &RuleBook::default(), &item.spec.task_type, report).0
+        };
         let age = self.now.since(item.created_at);
-        let verdict = after_failure(&policy, class, report.retry_after_seconds, item.retries, age, 0);
+        let verdict = after_failure(&policy, class, report.retry_after_seconds, item.retries, age, None, 0);
         item.failures += 1;
         if class.grows_timeout() {
             item.growths += 1;
@@ -283,6 +553,7 @@ impl Reference {
                 item.lease = None;
                 item.run_at = self.now + delay;
                 item.ready_at = item.run_at;
+                item.wait_in_line(back);
             }
             Verdict::GiveUp(reason) => {
                 let to = if policy.dead_letter { Status::DeadLetter } else { Status::Failed };
@@ -329,20 +600,30 @@ impl Reference {
         }
     }
 
-    /// Replay of an ended task, or a wish to run now: `queued`, at the back.
-    pub(super) fn requeue(&mut self, index: usize, reset_retries: bool, priority: Option<Priority>) {
-        let now = self.now;
+    /// Replay of an ended task, or a wish to run now: `queued`, at the back. Only what had ended can wait a while.
+    pub(super) fn requeue(&mut self, index: usize, reset_retries: bool, priority: Option<Priority>, delay: Duration) {
+        let ended = self.items[index].status.is_ended();
+        let at = self.now + if ended { delay } else { Duration::ZERO };
+        let back = self.back(index);
+        if ended {
+            self.take_unique(index);
+        }
         let item = &mut self.items[index];
-        if item.status != Status::Scheduled {
+        if ended {
             item.crashes = 0;
         }
         if reset_retries {
             item.retries = 0;
         }
-        item.status = Status::Queued;
+        item.status = if at > self.now { Status::Scheduled } else { Status::Queued };
         item.version += 1;
         item.spec.priority = priority.unwrap_or(item.spec.priority);
-        (item.ready_at, item.run_at) = (now, now);
+        (item.ready_at, item.run_at) = (at, at);
+        if item.status == Status::Queued && ended {
+            item.place = item.ordering().map(|_| Place { since: back, aside: false });
+        } else if item.status == Status::Queued {
+            item.join();
+        }
         (item.ended_at, item.end_reason, item.keep_until) = (None, None, None);
         self.live.insert(index);
     }
@@ -370,6 +651,7 @@ impl Reference {
         for index in &due {
             self.items[*index].status = Status::Queued;
             self.items[*index].version += 1;
+            self.items[*index].join();
         }
         due
     }

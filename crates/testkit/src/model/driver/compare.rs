@@ -62,7 +62,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Compares every task, the lists and the statistics.
+    /// Compares every task, why it waits, the lists and the statistics.
     pub(in crate::model) async fn compare_all(&mut self) -> Verdict {
         self.count("full comparisons", 1);
         let listed = self.rig.list_by(&TaskFilter::default(), 1000).await;
@@ -86,6 +86,9 @@ impl Driver {
             .map(|(name, queue)| (name.as_str().to_owned(), queue))
             .collect();
         same!(told, queues, "statistics by queue");
+        for item in self.reference.live.clone() {
+            self.compare_wait(item).await?;
+        }
         Ok(())
     }
 }

@@ -4,18 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use windlass_core::breaker::{Forced, Scope};
 use windlass_core::ids::LeaseToken;
 use windlass_core::policy::Policy;
 use windlass_core::status::Status;
 use windlass_core::store::Finish;
 use windlass_core::worker::WorkerProfile;
 
-use crate::fixtures::{able, handling, profile, serving};
+use crate::fixtures::{able, handling, profile, serving, task_type};
 use crate::model::operation::Operation;
-use crate::model::reference::Reference;
+use crate::model::reference::{Order, Reference};
 use crate::rig::{Fixture, Rig};
 
-const QUEUE_NAMES: [&str; 3] = ["strict-a", "strict-b", "aging"];
+const QUEUE_NAMES: [&str; 4] = ["strict-a", "strict-b", "aging", "weighted"];
 const TYPE_NAMES: [&str; 4] = ["t0", "t1", "t2", "t3"];
 
 const WAITING: [Status; 2] = [Status::Queued, Status::Scheduled];
@@ -36,6 +37,7 @@ macro_rules! same {
 }
 
 mod compare;
+mod flow;
 mod people;
 mod submit;
 mod upkeep;
@@ -68,14 +70,19 @@ impl Driver {
         let rig = Rig::open(fixture).await;
         let workers = vec![profile(), serving(&QUEUE_NAMES[..1]), able(&["gpu"]), handling(&TYPE_NAMES[..2])];
         for worker in &workers {
-            rig.register(worker.clone()).await;
+            register(&rig, worker).await;
+        }
+        for name in TYPE_NAMES {
+            keep_closed(&rig, Scope::Type(task_type(name))).await;
         }
         for queue in &QUEUE_NAMES[..2] {
             rig.change_queue(queue, r#"{"policy":"strict"}"#).await;
         }
+        rig.change_queue(QUEUE_NAMES[3], r#"{"policy":"weighted"}"#).await;
         rig.change_queue(QUEUE_NAMES[1], r#"{"retention":{"completed_days":0.01}}"#).await;
         let mut reference = Reference { now: rig.now(), ..Reference::default() };
-        reference.aging.insert(QUEUE_NAMES[2].to_owned(), Policy::default());
+        reference.orders.insert(QUEUE_NAMES[2].to_owned(), Order::Aging(Policy::default()));
+        reference.orders.insert(QUEUE_NAMES[3].to_owned(), Order::Weighted);
         reference.retention.insert(QUEUE_NAMES[1].to_owned(), Duration::from_secs(864));
         Self {
             rig,
@@ -113,9 +120,7 @@ impl Driver {
             Operation::Step { pick, fence, name, result } => self.record_step(pick, fence, name, result).await?,
             Operation::Cancel { picks } => self.cancel(&picks).await?,
             Operation::Amend { pick, priority, delay } => self.amend(pick, priority, delay).await?,
-            Operation::Requeue { pick, only_dead, reset_retries, priority, edit } => {
-                self.requeue(pick, only_dead, reset_retries, priority, edit).await?;
-            }
+            Operation::Requeue { pick, wish } => self.requeue(pick, wish).await?,
             Operation::Bury { pick } => self.bury(pick).await?,
             Operation::Discard { pick } => self.discard(pick).await?,
             Operation::Advance(span) => self.reference.now = self.rig.advance(span),
@@ -128,16 +133,13 @@ impl Driver {
                 self.rig.store.forgive(span).await.map_err(|error| error.to_string())?;
                 self.reference.forgive(span);
             }
-            Operation::PauseQueue { queue, paused } => {
-                let name = QUEUE_NAMES[queue as usize];
-                self.rig.change_queue(name, &format!(r#"{{"paused":{paused}}}"#)).await;
-                set(&mut self.reference.paused_queues, name, paused);
-            }
+            Operation::PauseQueue { queue, paused } => self.pause_queue(QUEUE_NAMES[queue as usize], paused).await,
             Operation::PauseType { task_type, paused } => {
-                let name = TYPE_NAMES[task_type as usize];
-                self.rig.change_type(name, &format!(r#"{{"paused":{paused}}}"#)).await;
-                set(&mut self.reference.paused_types, name, paused);
+                self.pause_type(TYPE_NAMES[task_type as usize], paused).await;
             }
+            Operation::LimitQueue { queue, limit } => self.limit_queue(QUEUE_NAMES[queue as usize], limit).await,
+            Operation::LimitType { task_type, limit } => self.limit_type(TYPE_NAMES[task_type as usize], limit).await,
+            Operation::Ask { pick } => self.ask(pick).await?,
             Operation::Deregister { worker } => self.deregister(worker as usize).await?,
             Operation::Reopen => self.reopen().await?,
             Operation::Compare => self.compare_all().await?,
@@ -150,10 +152,13 @@ impl Driver {
     }
 }
 
-fn set(names: &mut BTreeSet<String>, name: &str, present: bool) {
-    if present {
-        names.insert(name.to_owned());
-    } else {
-        names.remove(name);
-    }
+/// Makes a worker known whose breaker never opens.
+async fn register(rig: &Rig, worker: &WorkerProfile) {
+    rig.register(worker.clone()).await;
+    keep_closed(rig, Scope::Worker(worker.id)).await;
+}
+
+/// The reference knows no breakers, and so many failures would open any: a person keeps them closed.
+async fn keep_closed(rig: &Rig, scope: Scope) {
+    rig.store.force_breaker(scope, Some(Forced::Closed)).await.expect("a breaker can be forced");
 }

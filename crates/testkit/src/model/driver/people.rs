@@ -9,7 +9,7 @@ use windlass_core::store::{Amendment, Cancelled, ChangeError, Requeue};
 
 use super::{Driver, UNENDED, Verdict, WAITING};
 use crate::fixtures::{json, priority};
-use crate::model::operation::choose;
+use crate::model::operation::{Wish, choose};
 
 impl Driver {
     /// Mostly a task that can be changed so, now and then any.
@@ -71,14 +71,8 @@ impl Driver {
         Ok(())
     }
 
-    pub(super) async fn requeue(
-        &mut self,
-        pick: u32,
-        only_dead: bool,
-        reset_retries: bool,
-        level: Option<u64>,
-        edit: bool,
-    ) -> Verdict {
+    pub(super) async fn requeue(&mut self, pick: u32, wish: Wish) -> Verdict {
+        let Wish { only_dead, reset_retries, priority: level, edit, delay } = wish;
         let allowed_from: &[Status] =
             if only_dead { &[Status::DeadLetter] } else { &[Status::DeadLetter, Status::Failed, Status::Scheduled] };
         let Some(item) = self.some_task(pick, allowed_from) else { return Ok(()) };
@@ -90,12 +84,21 @@ impl Driver {
         let priority: Option<Priority> = level.map(priority);
         let parameters = edit.then(|| json(r#"{"edited":true}"#));
         let id = self.reference.items[item].id;
-        let wish = Requeue { task: id, only_dead, reset_retries, priority, parameters: parameters.clone(), note: None };
+        let wish = Requeue {
+            task: id,
+            only_dead,
+            reset_retries,
+            priority,
+            parameters: parameters.clone(),
+            note: None,
+            delay,
+            by_rule: false,
+        };
         let answer = self.rig.requeue(wish).await;
-        let allowed = self.change_error(item, allowed_from);
+        let allowed = self.change_error(item, allowed_from).and_then(|()| self.rival_error(item));
         same!(answer, allowed, "requeue of task {item}");
         if allowed.is_ok() {
-            self.reference.requeue(item, reset_retries, priority);
+            self.reference.requeue(item, reset_retries, priority, delay);
             if let Some(parameters) = parameters {
                 self.reference.items[item].spec.parameters = parameters;
             }
@@ -103,6 +106,15 @@ impl Driver {
         }
         self.touched.insert(item);
         Ok(())
+    }
+
+    /// What has ended takes its unique key again, unless another has it.
+    fn rival_error(&self, item: usize) -> Result<(), ChangeError> {
+        let ended = self.reference.items[item].status.is_ended();
+        match self.reference.rival(item).filter(|_| ended) {
+            Some(rival) => Err(ChangeError::UniqueConflict(self.reference.items[rival].id)),
+            None => Ok(()),
+        }
     }
 
     pub(super) async fn bury(&mut self, pick: u32) -> Verdict {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use windlass_core::ids::WorkerId;
 
-use super::{Driver, Verdict};
+use super::{Driver, Verdict, register};
 use crate::rig::LEASE;
 
 impl Driver {
@@ -76,7 +76,7 @@ impl Driver {
                 Some(_) | None => {}
             }
         }
-        self.rig.register(self.workers[worker].clone()).await;
+        register(&self.rig, &self.workers[worker]).await;
         Ok(())
     }
 

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use windlass_core::failure::ErrorReport;
 use windlass_core::ids::{LeaseToken, TaskId};
+use windlass_core::keys::OnConflict;
 use windlass_core::store::{
     ClaimRequest, Finish, Finished, Heartbeat, LeaseError, Outcome, ProgressReport, Renewal, StepReport,
 };
-use windlass_core::task::{ClaimedTask, Progress, Start};
+use windlass_core::task::{ClaimedTask, NewTask, Progress, Start};
 use windlass_core::time::Timestamp;
 
 use super::{Driver, Sent, Verdict};
@@ -30,21 +31,30 @@ impl Driver {
         let queues: Vec<&str> = profile.queues.iter().map(windlass_core::names::QueueName::as_str).collect();
         let types: Vec<&str> = profile.task_types.iter().map(windlass_core::names::TaskType::as_str).collect();
         let gpu = !profile.capabilities.is_empty();
-        let mut eligible = self.reference.eligible(&Served { queues: &queues, types: &types, gpu });
-        same!(claimed.tasks.len(), up_to.min(eligible.len()), "number of claimed tasks");
+        let served = Served { queues: &queues, types: &types, gpu };
         same!(self.sorted(claimed.cancel)?, self.revoked(worker), "cancelled tasks told by a claim");
+        let got = claimed.tasks.len();
         for task in claimed.tasks {
             let item = self.item(task.id)?;
+            // Every task that starts may fill a limit or a key.
+            let eligible = self.reference.eligible(&served);
             if let Some(why) = self.reference.wrong_choice(&eligible, item) {
                 return Err(format!("a claim gave task {item}: {why}"));
             }
-            eligible.retain(|other| *other != item);
             self.check_claimed(&task, item, lease)?;
             self.reference.claim(item, worker, task.token, lease);
             self.granted.push((item, worker, task.token, task.attempt as u8));
             self.touched.insert(item);
-            self.count("claimed", 1);
         }
+        if got > up_to {
+            return Err(format!("a claim of {up_to} got {got}"));
+        }
+        if got < up_to
+            && let Some(missed) = self.reference.eligible(&served).first()
+        {
+            return Err(format!("a claim got {got} of {up_to} and missed task {missed}"));
+        }
+        self.count("claimed", got);
         Ok(())
     }
 
@@ -190,9 +200,7 @@ impl Driver {
                         Start::After(delay) => delay,
                         Start::Now | Start::At(_) => Duration::ZERO,
                     };
-                    let name = self.new_name();
-                    let next = self.reference.submit(name, *id, new.spec.clone(), delay);
-                    self.touched.insert(next);
+                    self.follow_up(*id, new, delay)?;
                 }
             }
             Outcome::Failed(report) => self.reference.fail(item, report, false),
@@ -205,6 +213,29 @@ impl Driver {
         self.reference.items[item].applied = Some((finish.token, finish.digest, status));
         self.reference.items[item].percent = None;
         self.count("results", 1);
+        Ok(())
+    }
+
+    /// A follow-up is never refused: where a submit would be, the task that is there stands.
+    fn follow_up(&mut self, id: TaskId, new: &NewTask, delay: Duration) -> Verdict {
+        let unique = new.spec.unique.as_ref();
+        let holder = unique.and_then(|unique| self.reference.unique_holder(unique)).filter(|holder| {
+            let changes =
+                unique.is_some_and(|unique| matches!(unique.on_conflict, OnConflict::Replace | OnConflict::Reschedule));
+            !(changes && self.reference.items[*holder].status.is_ended())
+        });
+        let item = if let Some(holder) = holder {
+            same!(id, self.reference.items[holder].id, "follow-up with a unique key");
+            self.meet(holder, new.clone(), delay);
+            holder
+        } else {
+            if self.reference.by_id.contains_key(&id) {
+                return Err(format!("a follow-up is new, but the store says {id}"));
+            }
+            let name = self.new_name();
+            self.reference.submit(name, id, new.spec.clone(), delay)
+        };
+        self.touched.insert(item);
         Ok(())
     }
 
