@@ -144,7 +144,7 @@ impl Client {
 
     /// A task that was submitted earlier, by its id.
     pub fn handle<T: Task>(&self, id: impl Into<TaskId>) -> TaskHandle<T::Output> {
-        TaskHandle::new(self.clone(), id.into(), false)
+        TaskHandle::new(self.clone(), id.into(), None)
     }
 
     /// How a task stands.

@@ -146,6 +146,11 @@ impl Context {
         self.attempt.task.idempotency_key.as_deref()
     }
 
+    /// The key that it runs in order by.
+    pub fn ordering_key(&self) -> Option<&str> {
+        self.attempt.task.ordering_key.as_deref()
+    }
+
     /// Its tags.
     pub fn tags(&self) -> &BTreeMap<String, String> {
         &self.attempt.task.tags

@@ -3,12 +3,14 @@
 use std::future::{Future, IntoFuture};
 use std::marker::PhantomData;
 use std::pin::Pin;
+use std::time::Duration;
 
 use serde::Deserialize;
 
 use crate::client::Client;
-use crate::error::Result;
+use crate::error::{Error, Problem, Result};
 use crate::handle::TaskHandle;
+use crate::keys::DeduplicatedBy;
 use crate::random;
 use crate::submission::{Batch, Submission};
 use crate::view::TaskId;
@@ -70,6 +72,10 @@ impl<O> Enqueue<O> {
         idempotency_key(key: impl Into<String>) "Submitting the same key again within a day gives the same task.";
         tenant(tenant: impl Into<String>) "Whose task it is.";
         tag(key: impl Into<String>, value: impl Into<String>) "What people find it by.";
+        ordering_key(key: impl Into<String>) "Tasks with the same key run one at a time, in the order of their submits.";
+        ordering_on_failure(on_failure: crate::OnFailure) "What the tasks behind it do while it waits for a retry.";
+        concurrency_key(key: impl Into<String>, limit: u32) "At most so many tasks with the same key run at once.";
+        unique(unique: crate::Unique) "What counts as the same work, and what happens if it is there already.";
     }
 }
 
@@ -77,6 +83,8 @@ impl<O> Enqueue<O> {
 struct Submitted {
     task_id: TaskId,
     deduplicated: bool,
+    #[serde(default)]
+    deduplicated_by: Option<DeduplicatedBy>,
 }
 
 #[derive(Deserialize)]
@@ -94,7 +102,8 @@ impl<O: 'static> IntoFuture for Enqueue<O> {
             let mut submission = submission?.sealed();
             give_key(&client, &mut submission);
             let submitted: Submitted = client.submit("/api/v1/tasks", &submission, trace_parent).await?;
-            Ok(TaskHandle::new(client, submitted.task_id, submitted.deduplicated))
+            let known_by = submitted.deduplicated.then(|| submitted.deduplicated_by.unwrap_or(DeduplicatedBy::Other));
+            Ok(TaskHandle::new(client, submitted.task_id, known_by))
         })
     }
 }
@@ -105,12 +114,13 @@ impl<O: 'static> IntoFuture for Enqueue<O> {
 pub struct EnqueueMany<O> {
     client: Client,
     submissions: Result<Vec<Submission>>,
+    max_per_second: Option<f64>,
     output: PhantomData<fn() -> O>,
 }
 
 impl<O> EnqueueMany<O> {
     pub(crate) fn new(client: Client, submissions: Result<Vec<Submission>>) -> Self {
-        Self { client, submissions, output: PhantomData }
+        Self { client, submissions, max_per_second: None, output: PhantomData }
     }
 
     /// Changes how all of them shall be treated.
@@ -118,6 +128,13 @@ impl<O> EnqueueMany<O> {
         self.submissions = self
             .submissions
             .map(|submissions| submissions.into_iter().map(|submission| submission.with(&change)).collect());
+        self
+    }
+
+    /// Starts them at this pace instead of all at once: the first without delay (or after its own), the others one by one
+    /// after it. From 0.001 to 1,000,000.
+    pub fn max_per_second(mut self, rate: f64) -> Self {
+        self.max_per_second = Some(rate);
         self
     }
 }
@@ -128,25 +145,64 @@ impl<O: 'static> IntoFuture for EnqueueMany<O> {
 
     /// Submits. More than 1,000 tasks, or 8 MiB, are several calls: then each call is all or nothing.
     fn into_future(self) -> Self::IntoFuture {
-        let Self { client, submissions, .. } = self;
+        let Self { client, submissions, max_per_second, .. } = self;
         Box::pin(async move {
             let mut submissions: Vec<_> = submissions?.into_iter().map(Submission::sealed).collect();
+            if let Some(rate) = max_per_second {
+                // Whatever is wrong with the pace is said before anything is stored.
+                check_pace(rate, &submissions)?;
+            }
             for submission in &mut submissions {
                 give_key(&client, submission);
             }
             let mut handles = Vec::with_capacity(submissions.len());
-            let mut rest = &submissions[..];
+            let mut rest = &mut submissions[..];
             while !rest.is_empty() {
-                let (batch, later) = rest.split_at(one_call(rest));
+                let (batch, later) = rest.split_at_mut(one_call(rest));
                 rest = later;
-                let body = Batch { tasks: batch };
+                if let Some(rate) = max_per_second {
+                    // The server paces the tasks of one call; each call goes on where the one before it ended.
+                    let begun = place(handles.len(), rate);
+                    for submission in batch.iter_mut() {
+                        submission.options.put_off(begun);
+                    }
+                }
+                let body = Batch { tasks: batch, max_per_second };
                 let submitted: SubmittedMany = client.submit("/api/v1/tasks/batch", &body, None).await?;
                 let client = &client;
-                handles.extend(submitted.task_ids.into_iter().map(|id| TaskHandle::new(client.clone(), id, false)));
+                handles.extend(submitted.task_ids.into_iter().map(|id| TaskHandle::new(client.clone(), id, None)));
             }
             Ok(handles)
         })
     }
+}
+
+/// How far ahead a task may start: what the server takes.
+const AHEAD: Duration = Duration::from_hours(366 * 24);
+
+/// How long the task at this place waits where so many start per second.
+fn place(index: usize, per_second: f64) -> Duration {
+    Duration::try_from_secs_f64(index as f64 / per_second).unwrap_or(Duration::MAX)
+}
+
+/// Refuses a pace as the server would, if it saw all of the tasks at once.
+fn check_pace(per_second: f64, submissions: &[Submission]) -> Result<()> {
+    let refused = |detail: &str| {
+        let detail = format!("max_per_second {detail}");
+        let (code, field) = ("invalid_field".to_owned(), Some("max_per_second".to_owned()));
+        Err(Error::from(Box::new(Problem { status: 400, code, detail, field, ..Problem::default() })))
+    };
+    if !(0.001..=1_000_000.0).contains(&per_second) {
+        return refused("must be from 0.001 to 1000000");
+    }
+    let ends = submissions
+        .iter()
+        .enumerate()
+        .map(|(index, submission)| place(index, per_second).saturating_add(submission.options.own_delay()));
+    if ends.max().is_some_and(|last| last > AHEAD) {
+        return refused("is so slow that the last task would start in more than 366 days");
+    }
+    Ok(())
 }
 
 /// How many of the tasks fit into one call.

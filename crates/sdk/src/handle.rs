@@ -7,19 +7,20 @@ use serde::de::DeserializeOwned;
 
 use crate::client::Client;
 use crate::error::{Error, Result};
+use crate::keys::DeduplicatedBy;
 use crate::view::{Status, TaskId, TaskView};
 
 /// A task that was submitted. `O` is what its handler returns.
 pub struct TaskHandle<O> {
     client: Client,
     id: TaskId,
-    deduplicated: bool,
+    deduplicated_by: Option<DeduplicatedBy>,
     output: PhantomData<fn() -> O>,
 }
 
 impl<O> Clone for TaskHandle<O> {
     fn clone(&self) -> Self {
-        Self::new(self.client.clone(), self.id.clone(), self.deduplicated)
+        Self::new(self.client.clone(), self.id.clone(), self.deduplicated_by)
     }
 }
 
@@ -30,8 +31,8 @@ impl<O> std::fmt::Debug for TaskHandle<O> {
 }
 
 impl<O> TaskHandle<O> {
-    pub(crate) fn new(client: Client, id: TaskId, deduplicated: bool) -> Self {
-        Self { client, id, deduplicated, output: PhantomData }
+    pub(crate) fn new(client: Client, id: TaskId, deduplicated_by: Option<DeduplicatedBy>) -> Self {
+        Self { client, id, deduplicated_by, output: PhantomData }
     }
 
     /// Its id.
@@ -39,9 +40,14 @@ impl<O> TaskHandle<O> {
         &self.id
     }
 
-    /// Whether it was there before, by its idempotency key.
+    /// Whether it was there before its submit. Of tasks submitted together this is not known, and false.
     pub fn was_there_before(&self) -> bool {
-        self.deduplicated
+        self.deduplicated_by.is_some()
+    }
+
+    /// By what its submit was known, if it was there before, and what became of it.
+    pub fn deduplicated_by(&self) -> Option<DeduplicatedBy> {
+        self.deduplicated_by
     }
 
     /// How it stands.

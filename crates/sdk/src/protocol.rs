@@ -46,6 +46,8 @@ pub(crate) struct Claimed {
     pub(crate) traceparent: Option<String>,
     pub(crate) created_at: String,
     pub(crate) idempotency_key: Option<String>,
+    #[serde(default)]
+    pub(crate) ordering_key: Option<String>,
     pub(crate) crash_count: u32,
     #[serde(default)]
     pub(crate) tags: BTreeMap<String, String>,

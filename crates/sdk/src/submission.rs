@@ -9,6 +9,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::error::{Error, Result};
+use crate::keys::{OnFailure, Unique};
 use crate::task::Task;
 
 /// The tag that carries the version of the parameters, where it is not 1.
@@ -107,8 +108,13 @@ impl Retry {
 }
 
 #[allow(clippy::ref_option, reason = "serde passes a reference to the field")]
-fn seconds<S: Serializer>(span: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn seconds<S: Serializer>(span: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
     span.map(|span| span.as_secs_f64()).serialize(serializer)
+}
+
+#[allow(clippy::ref_option, reason = "serde passes a reference to the field")]
+fn time<S: Serializer>(time: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error> {
+    time.map(rfc3339).serialize(serializer)
 }
 
 fn many_seconds<S: Serializer>(spans: &[Duration], serializer: S) -> Result<S::Ok, S::Error> {
@@ -138,10 +144,10 @@ pub struct Options {
     required_capabilities: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "seconds")]
     delay_seconds: Option<Duration>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    run_at: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    expires_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "time")]
+    run_at: Option<SystemTime>,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "time")]
+    expires_at: Option<SystemTime>,
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "seconds")]
     timeout_seconds: Option<Duration>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -154,6 +160,16 @@ pub struct Options {
     tenant: Option<String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) tags: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ordering_key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ordering_on_failure: Option<OnFailure>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    concurrency_key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    concurrency_limit: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unique: Option<Unique>,
 }
 
 impl Options {
@@ -188,14 +204,14 @@ impl Options {
     /// Starts at this time.
     #[must_use]
     pub fn run_at(mut self, time: SystemTime) -> Self {
-        self.run_at = Some(rfc3339(time));
+        self.run_at = Some(time);
         self
     }
 
     /// Not started by then, it fails as expired.
     #[must_use]
     pub fn expires_at(mut self, time: SystemTime) -> Self {
-        self.expires_at = Some(rfc3339(time));
+        self.expires_at = Some(time);
         self
     }
 
@@ -240,6 +256,50 @@ impl Options {
         self.tags.insert(key.into(), value.into());
         self
     }
+
+    /// Tasks of a queue with the same key run one at a time, in the order of their submits. Not together with a
+    /// concurrency key.
+    #[must_use]
+    pub fn ordering_key(mut self, key: impl Into<String>) -> Self {
+        self.ordering_key = Some(key.into());
+        self
+    }
+
+    /// What the tasks behind it do while it waits for a retry; only with an ordering key.
+    #[must_use]
+    pub fn ordering_on_failure(mut self, on_failure: OnFailure) -> Self {
+        self.ordering_on_failure = Some(on_failure);
+        self
+    }
+
+    /// At most so many tasks of a queue with the same key run at once; the limit of the newest one applies.
+    #[must_use]
+    pub fn concurrency_key(mut self, key: impl Into<String>, limit: u32) -> Self {
+        self.concurrency_key = Some(key.into());
+        self.concurrency_limit = Some(limit);
+        self
+    }
+
+    /// What counts as the same work, and what happens if it is there already.
+    #[must_use]
+    pub fn unique(mut self, unique: Unique) -> Self {
+        self.unique = Some(unique);
+        self
+    }
+
+    /// How far ahead it starts by its own wish.
+    pub(crate) fn own_delay(&self) -> Duration {
+        self.delay_seconds.unwrap_or_default()
+    }
+
+    /// Starts so much later than it would.
+    pub(crate) fn put_off(&mut self, later: Duration) {
+        match &mut self.run_at {
+            // A time that no clock reaches is refused by the server as it is.
+            Some(time) => *time = time.checked_add(later).unwrap_or(*time),
+            None => self.delay_seconds = Some(self.delay_seconds.unwrap_or_default() + later),
+        }
+    }
 }
 
 impl Submission {
@@ -279,6 +339,8 @@ impl Submission {
 #[derive(Serialize)]
 pub(crate) struct Batch<'a> {
     pub(crate) tasks: &'a [Submission],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) max_per_second: Option<f64>,
 }
 
 /// A time as the API wants it.

@@ -144,6 +144,7 @@ impl Inline {
             traceparent: None,
             created_at: "2023-11-14T22:13:20.000000Z".to_owned(),
             idempotency_key: None,
+            ordering_key: None,
             crash_count: 0,
             tags: self.tags,
             steps: self.steps,

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::error::{Error, Result};
+use crate::keys::OnFailure;
 
 /// The id of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -151,6 +152,24 @@ pub struct TaskView {
     pub tags: BTreeMap<String, String>,
     /// Its trace.
     pub trace_id: Option<String>,
+    /// The key of its submit.
+    #[serde(default)]
+    pub idempotency_key: Option<String>,
+    /// Whose task it is.
+    #[serde(default)]
+    pub tenant: Option<String>,
+    /// Tasks with the same key run one at a time, in the order of their submits.
+    #[serde(default)]
+    pub ordering_key: Option<String>,
+    /// What the tasks behind it do while it waits for a retry.
+    #[serde(default)]
+    pub ordering_on_failure: Option<OnFailure>,
+    /// At most `concurrency_limit` tasks with the same key run at once.
+    #[serde(default)]
+    pub concurrency_key: Option<String>,
+    /// How many.
+    #[serde(default)]
+    pub concurrency_limit: Option<u32>,
 }
 
 impl TaskView {
