@@ -140,8 +140,8 @@ impl Session {
     }
 
     /// A call that changes many tasks and may take long.
-    pub async fn call_bulk(&self, path: &str, body: &Value) -> Outcome<Value> {
-        Ok(self.bulk.call(Method::Post, path, Some(body)).await?)
+    pub async fn call_bulk(&self, path: &str, body: &Value) -> windlass::Result<Value> {
+        self.bulk.call(Method::Post, path, Some(body)).await
     }
 
     /// Prints a document.

@@ -168,6 +168,11 @@ fn advice(code: &str) -> Option<&'static str> {
         }
         "not_dead" => "`windlass dlq` shows the dead letters there are.",
         "idempotency_key_reused" => "Use another --idempotency-key, or submit the same type and parameters again.",
+        "unique_conflict" => {
+            "`windlass get ID` shows that task. --on-conflict says what a submit does to it; it cannot change one that runs, but\nwhere all are submitted with --unique-while scheduled,queued a new one waits behind it."
+        }
+        "not_amendable" => "Only a task that waits can be changed or buried; `windlass get ID` shows how it stands.",
+        "breaker_not_found" => "`windlass breakers` shows the breakers that have something to say.",
         "unknown_task_type" => "Set the type up first: `windlass types set TYPE key=value`.",
         "payload_too_large" => "Keep large data elsewhere and pass a reference to it.",
         "unauthenticated" => "Give an API key with --api-key or WINDLASS_API_KEY.",

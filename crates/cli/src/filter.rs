@@ -1,4 +1,4 @@
-//! Filters of tasks, as flags: the same for `list` and `cancel`.
+//! Filters of tasks, as flags: the same for `list`, `cancel` and `bury`.
 
 use clap::Args;
 use serde_json::{Map, Value};
@@ -80,13 +80,14 @@ impl TaskFilter {
     }
 }
 
-/// A query as fields of a body.
+/// A query as fields of a body. Only a priority is no text there.
 pub fn fields(query: Query) -> Map<String, Value> {
-    query.into_iter().filter_map(|(name, value)| Some((name.to_owned(), Value::String(value?)))).collect()
+    let value = |name: &str, text: String| if name == "priority" { priority_value(&text) } else { Value::String(text) };
+    query.into_iter().filter_map(|(name, text)| Some((name.to_owned(), value(name, text?)))).collect()
 }
 
 /// One status or several; common other words for them are understood.
-fn statuses(text: &str) -> Result<String, String> {
+pub fn statuses(text: &str) -> Result<String, String> {
     let one = |part: &str| {
         let name = match part.trim() {
             "running" => "executing",
@@ -136,5 +137,7 @@ mod tests {
         let filter = TaskFilter { tag: Some(("k".into(), "v".into())), ..TaskFilter::default() };
         assert!(!filter.is_empty());
         assert_eq!(Value::Object(filter.body()), serde_json::json!({"tag": "k:v"}));
+        let filter = TaskFilter { priority: Some("4".into()), ..TaskFilter::default() };
+        assert_eq!(Value::Object(filter.body()), serde_json::json!({"priority": 4}));
     }
 }

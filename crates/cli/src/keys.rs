@@ -106,6 +106,12 @@ pub const KEYS: &[Key] = &[
         "Refuse task types that were not set up",
     ),
     Key::new(
+        ["error_rules", "error-rules", "WINDLASS_ERROR_RULES"],
+        "",
+        Kind::Text,
+        "File of error rules (JSON, as PUT /api/v1/error-rules takes them) that replace the stored ones at every start",
+    ),
+    Key::new(
         ["insecure_listen", "insecure-listen", "WINDLASS_INSECURE_LISTEN"],
         "false",
         Kind::Switch,

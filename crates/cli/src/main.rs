@@ -21,7 +21,8 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
 use commands::{
-    cancel, completions, dlq, doctor, enqueue, get, list, openapi, queues, retry, stats, types, wait, workers,
+    breakers, bury, cancel, completions, dlq, doctor, enqueue, error_rules, explain, findings, get, list, openapi,
+    queues, retry, stats, types, wait, workers,
 };
 use exit::{Exit, Failure, Outcome};
 use show::escape::plain_lines;
@@ -37,10 +38,12 @@ fn commands() -> Vec<(&'static str, Vec<Command>)> {
             vec![
                 enqueue::command(),
                 get::command(),
+                explain::command(),
                 wait::command(),
                 list::command(),
                 cancel::command(),
                 retry::command(),
+                bury::command(),
             ],
         ),
         (
@@ -50,7 +53,10 @@ fn commands() -> Vec<(&'static str, Vec<Command>)> {
                 queues::command(),
                 types::command(),
                 dlq::command(),
+                error_rules::command(),
+                breakers::command(),
                 workers::command(),
+                findings::command(),
                 doctor::command(),
             ],
         ),
@@ -66,15 +72,20 @@ async fn run(matches: &ArgMatches) -> Outcome {
         Some(("dev", matches)) => dev_command::run(matches).await,
         Some(("enqueue", matches)) => enqueue::run(matches).await,
         Some(("get", matches)) => get::run(matches).await,
+        Some(("explain", matches)) => explain::run(matches).await,
         Some(("wait", matches)) => wait::run(matches).await,
         Some(("list", matches)) => list::run(matches).await,
         Some(("cancel", matches)) => cancel::run(matches).await,
         Some(("retry", matches)) => retry::run(matches).await,
+        Some(("bury", matches)) => bury::run(matches).await,
         Some(("stats", matches)) => stats::run(matches).await,
         Some(("queues", matches)) => queues::run(matches).await,
         Some(("types", matches)) => types::run(matches).await,
         Some(("dlq", matches)) => dlq::run(matches).await,
+        Some(("error-rules", matches)) => error_rules::run(matches).await,
+        Some(("breakers", matches)) => breakers::run(matches).await,
         Some(("workers", matches)) => workers::run(matches).await,
+        Some(("findings", matches)) => findings::run(matches).await,
         Some(("doctor", matches)) => doctor::run(matches).await,
         Some(("bench", matches)) => bench_command::run(matches).await,
         Some(("openapi", _)) => openapi::run(),

@@ -10,6 +10,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use windlass_core::store::{SettingsError, Store};
 use windlass_server::{Metrics, Watch};
 
 use crate::keys::{KEYS, Key, Kind};
@@ -76,12 +77,28 @@ async fn serve(settings: &Settings) -> Result<(), Failure> {
     let (address, lease) = (settings.text("store").to_owned(), config.lease);
     // Opening reads the whole queue back, which may take a while: not on a thread that serves.
     let store = tokio::task::spawn_blocking(move || open_store::open(&address, lease, watch)).await??;
+    adopt_error_rules(&*store, settings.text("error_rules")).await?;
     let listener = TcpListener::bind(&*addresses)
         .await
         .map_err(|error| format!("cannot listen on {}: {error}", settings.text("listen")))?;
     greet(listener.local_addr()?, settings)?;
     windlass_server::run(config, store, metrics, listener, shutdown).await?;
     tracing::info!("stopped");
+    Ok(())
+}
+
+/// Error rules from a file, for those who keep their configuration in one place.
+async fn adopt_error_rules(store: &dyn Store, file: &str) -> Result<(), Failure> {
+    if file.is_empty() {
+        return Ok(());
+    }
+    let text =
+        std::fs::read_to_string(file).map_err(|error| format!("error_rules = {file} cannot be read: {error}"))?;
+    let rules = serde_json::from_str(&text).map_err(|error| format!("error_rules = {file} is not allowed: {error}"))?;
+    store.change_error_rules(rules).await.map_err(|error| match error {
+        SettingsError::BadRule(bad) => format!("error_rules = {file} is not allowed: {} {}", bad.field, bad.rule),
+        other => format!("error_rules = {file} could not be stored: {other}"),
+    })?;
     Ok(())
 }
 

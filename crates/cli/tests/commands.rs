@@ -215,7 +215,7 @@ fn dead_letters_are_seen_replayed_and_discarded() {
         &ids[0],
         "--parameters",
         "{\"mended\": true}",
-        "--priority",
+        "--new-priority",
         "low",
         "--reason",
         "typo",
@@ -224,15 +224,18 @@ fn dead_letters_are_seen_replayed_and_discarded() {
     assert_eq!((&replayed["status"], &replayed["priority"]), (&json!("queued"), &json!("low")));
     assert_eq!((&replayed["parameters"], &replayed["original_parameters"]), (&json!({"mended": true}), &json!(0)));
     assert_eq!(server.run(&["dlq", "replay", &ids[0]]).code, 5);
-    server.ok(&["dlq", "discard", &ids[1]]);
-    assert_eq!(server.json(&["get", &ids[1], "--json"])["status"], "failed");
+    server.ok(&["dlq", "discard", &ids[1], "--reason", "no such mailbox"]);
+    let discarded = server.json(&["get", &ids[1], "--json", "--history"]);
+    assert_eq!(discarded["status"], "failed");
+    let last = discarded["history"].as_array().and_then(|events| events.last()).expect("an event");
+    assert_eq!(last["data"]["note"], "no such mailbox");
 
     assert_eq!(server.run(&["dlq", "replay"]).code, 2);
     assert_eq!(server.run(&["dlq", "discard", "--type", "t"]).code, 2);
     let counted = server.json(&["dlq", "replay", "--all-of-them", "--dry-run", "--json"]);
     assert_eq!(counted, json!({"matched": 3, "replayed": 0}));
     let paced = ["dlq", "replay", "--type", "t", "--limit", "2", "--rate", "100", "--reason", "again", "--yes"];
-    assert_eq!(server.ok(&paced), "2 dead letters replayed\n");
+    assert_eq!(server.ok(&paced), "2 dead letters replayed; the last one starts in 10ms\n");
     assert_eq!(server.ok(&["dlq", "discard", "--all-of-them", "--yes"]), "1 dead letter discarded\n");
     server.run(&["dlq"]).says(&["nothing needs you"]);
 }
@@ -251,7 +254,7 @@ fn workers_stats_and_doctor() {
     server.ok(&["queues", "pause", "mail"]);
     let sick = server.run(&["doctor"]);
     assert_eq!(sick.code, 1, "{}", sick.out);
-    for words in ["fail  served", "queue video", "resize", "warn  paused", "resume mail"] {
+    for words in ["fail  no_worker_for_type", "queue video", "resize", "warn  paused", "resume mail"] {
         assert!(sick.out.contains(words), "{words} is not in {}", sick.out);
     }
     assert_eq!(server.run(&["doctor", "--json"]).json()["ok"], false);
@@ -304,9 +307,27 @@ fn mistakes_are_pointed_at() {
         (&["enqueue", "t", "--run-at", "tomorrow"], &["--run-at", "tomorrow", "2026-01-31T08:00:00Z"]),
         (&["enqueue", "t", "--tag", "x"], &["--tag", "KEY=VALUE"]),
         (&["enqueue", "t", "--batch", "x"], &["--batch"]),
+        (&["enqueue", "t", "--unique", "name"], &["--unique", "name", "parameters.PATH", "put --unique last"]),
+        (&["enqueue", "t", "--on-conflict", "keep"], &["--unique"]),
+        (&["enqueue", "t", "--unique=queue", "--unique-while", "completed"], &["--unique-while", "scheduled"]),
+        (&["enqueue", "t", "--on-failure", "skip"], &["--ordering-key"]),
+        (&["enqueue", "t", "--concurrency-key", "k"], &["--concurrency-limit"]),
+        (
+            &["enqueue", "t", "--concurrency-key", "k", "--concurrency-limit", "0"],
+            &["--concurrency-limit", "1..=1000000"],
+        ),
+        (&["enqueue", "--batch", "x", "--ordering-key", "k"], &["--batch", "--ordering-key"]),
+        (&["bury", "x"], &["--reason"]),
+        (&["bury", "--reason", "r"], &["which tasks to bury"]),
+        (&["breakers", "open", "send_email"], &["names no breaker", "type send_email"]),
+        (&["error-rules", "test"], &["nothing says how it failed", "--code"]),
+        (&["error-rules", "test", "--http-status", "99"], &["--http-status", "100..=599"]),
+        (&["error-rules", "set", "{oops"], &["the rules is not JSON"]),
+        (&["stats", "--window", "1h"], &["--retries"]),
+        (&["stats", "--retries", "--window", "8d"], &["--window", "1s to 7d"]),
         (&["list", "--status", "waiting"], &["--status", "waiting", "dead_letter"]),
         (&["list", "--since", "yesterday"], &["--since", "yesterday", "2h"]),
-        (&["dlq", "replay", "--type", "t", "--rate", "0"], &["--rate", "0.01 to 1000"]),
+        (&["dlq", "replay", "--type", "t", "--rate", "0"], &["--rate", "0.001 to 100000"]),
     ] {
         let output = run(args);
         assert_eq!(output.code, 2, "{args:?}: {}", output.err);
@@ -332,6 +353,10 @@ fn hostile_text_is_shown_and_not_obeyed() {
         &["get", id, "--json"],
         &["dlq"],
         &["dlq", "get", id],
+        &["dlq", "analysis"],
+        &["explain", id],
+        &["error-rules"],
+        &["findings"],
         &["wait", id],
         &["wait", id, id],
         &["get", "\u{1b}[2J"],

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -36,8 +37,15 @@ struct Stored {
     line: usize,
 }
 
-/// Submits every line of a file.
-pub async fn run(session: &Session, file: &str) -> Outcome {
+/// Where the lines come from, and how fast their tasks start.
+struct Source<'a> {
+    file: &'a str,
+    rate: Option<f64>,
+}
+
+/// Submits every line of a file; with a rate so many start per second.
+pub async fn run(session: &Session, file: &str, rate: Option<f64>) -> Outcome {
+    let source = Source { file, rate };
     let size = std::fs::metadata(file).ok().map(|metadata| metadata.len()).filter(|_| file != "-");
     let mut reader: Box<dyn BufRead> = match file {
         "-" => Box::new(BufReader::new(std::io::stdin())),
@@ -49,18 +57,18 @@ pub async fn run(session: &Session, file: &str) -> Outcome {
     loop {
         line.clear();
         let length =
-            reader.read_line(&mut line).map_err(|error| broken_off(&unreadable(file, &error), &stored, file))?;
+            reader.read_line(&mut line).map_err(|error| broken_off(&unreadable(file, &error), &stored, &source))?;
         read += length;
         number += 1;
         if !line.trim().is_empty() {
-            let task = task(&line, number).map_err(|failure| broken_off(&failure, &stored, file))?;
+            let task = task(&line, number).map_err(|failure| broken_off(&failure, &stored, &source))?;
             slice.tasks.push(task);
             slice.lines.push(number);
             slice.bytes += length;
         }
         let is_full = slice.tasks.len() >= TASKS || slice.bytes >= BYTES;
         if is_full || (length == 0 && !slice.tasks.is_empty()) {
-            send(session, std::mem::take(&mut slice), &mut stored, file).await?;
+            send(session, std::mem::take(&mut slice), &mut stored, &source).await?;
             bar.set(size.map_or(stored.ids.len(), |_| read) as u64);
         }
         if length == 0 {
@@ -92,8 +100,34 @@ fn task(line: &str, number: usize) -> Outcome<Value> {
     Ok(task)
 }
 
-async fn send(session: &Session, slice: Slice, stored: &mut Stored, file: &str) -> Outcome {
-    let body = json!({ "tasks": slice.tasks });
+/// Starts a task so much later than it says. What is wrong with its time is for the server to say.
+fn put_off(task: &mut Value, later: Duration) {
+    let run_at = task["run_at"].as_str().and_then(|time| time.parse::<jiff::Timestamp>().ok());
+    match run_at.and_then(|time| time.checked_add(later).ok()) {
+        Some(time) => task["run_at"] = Value::from(time.to_string()),
+        None if task["delay_seconds"].is_null() => task["delay_seconds"] = Value::from(later.as_secs_f64()),
+        None => {
+            if let Some(delay) = task["delay_seconds"].as_f64() {
+                task["delay_seconds"] = Value::from(delay + later.as_secs_f64());
+            }
+        }
+    }
+}
+
+/// The body of a call. The server paces the tasks of one call; each call goes on where the one before it ended.
+fn body(mut tasks: Vec<Value>, stored: usize, rate: Option<f64>) -> Value {
+    let Some(rate) = rate else { return json!({ "tasks": tasks }) };
+    let begun = Duration::try_from_secs_f64(stored as f64 / rate).unwrap_or(Duration::MAX);
+    if !begun.is_zero() {
+        for task in &mut tasks {
+            put_off(task, begun);
+        }
+    }
+    json!({ "tasks": tasks, "max_per_second": rate })
+}
+
+async fn send(session: &Session, slice: Slice, stored: &mut Stored, source: &Source<'_>) -> Outcome {
+    let body = body(slice.tasks, stored.ids.len(), source.rate);
     match submit(session, "/api/v1/tasks/batch", &body).await {
         Ok(mut answer) => {
             stored.ids.extend(answer["task_ids"].as_array_mut().map(std::mem::take).unwrap_or_default());
@@ -110,23 +144,24 @@ async fn send(session: &Session, slice: Slice, stored: &mut Stored, file: &str) 
             });
             let failure = Failure::from(error);
             let message = at.unwrap_or_else(|| format!("line {} and on were not stored: {failure}", stored.line + 1));
-            Err(broken_off(&Failure::new(failure.exit(), message), stored, file))
+            Err(broken_off(&Failure::new(failure.exit(), message), stored, source))
         }
     }
 }
 
 /// Says how far it came, so that one can go on from there.
-fn broken_off(failure: &Failure, stored: &Stored, file: &str) -> Failure {
+fn broken_off(failure: &Failure, stored: &Stored, source: &Source<'_>) -> Failure {
     let exit = failure.exit();
     let message = failure.to_string();
     if stored.line == 0 {
         return Failure::new(exit, message).hint("Nothing was stored.");
     }
     let next = stored.line + 1;
-    let how = if file == "-" {
+    let how = if source.file == "-" {
         "send the rest".to_owned()
     } else {
-        format!("go on with `tail -n +{next} {} | windlass enqueue --batch -`", plain(file))
+        let rate = source.rate.map(|rate| format!(" --rate {rate}")).unwrap_or_default();
+        format!("go on with `tail -n +{next} {} | windlass enqueue --batch -{rate}`", plain(source.file))
     };
     let hint =
         format!("{} stored (lines 1 to {}); mend it and {how}.", count(stored.ids.len() as u64, "task"), stored.line);
@@ -150,6 +185,16 @@ fn print(session: &Session, stored: &Stored) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pace_goes_on_from_call_to_call() {
+        let tasks = || vec![json!({}), json!({"delay_seconds": 5}), json!({"run_at": "2026-01-31T08:00:00Z"})];
+        assert_eq!(body(tasks(), 500, None), json!({"tasks": tasks()}));
+        assert_eq!(body(tasks(), 0, Some(2.0)), json!({"tasks": tasks(), "max_per_second": 2.0}));
+        let later = body(tasks(), 3, Some(2.0));
+        let wanted = json!([{"delay_seconds": 1.5}, {"delay_seconds": 6.5}, {"run_at": "2026-01-31T08:00:01.5Z"}]);
+        assert_eq!(later["tasks"], wanted);
+    }
 
     #[test]
     fn lines_are_tasks_with_a_key() {

@@ -1,20 +1,17 @@
 //! Replaying and discarding many dead letters: by a filter, counted first, asked before, at a pace if so wished.
 
-use std::time::Duration;
-
 use clap::Args;
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
-use windlass::Method;
+use serde_json::{Map, Value};
+use windlass::Error;
+use windlass_core::settings::REPLAY_RATE;
 
 use crate::connection::{Session, raw};
 use crate::exit::{Failure, Outcome};
-use crate::filter::fields;
-use crate::input::ask::confirm;
-use crate::input::moment;
-use crate::pages::{Query, Walk};
-use crate::show::bar::Bar;
-use crate::show::escape::{count, url_part};
+use crate::filter::{fields, priority, priority_value};
+use crate::input::ask;
+use crate::input::{duration, moment, pairs};
+use crate::pages::Query;
+use crate::show::escape::count;
 
 /// Which dead letters.
 #[derive(Args, Clone, Debug, Default)]
@@ -26,6 +23,15 @@ pub struct DeadFilter {
     /// Dead letters of this type
     #[arg(long = "type", value_name = "TYPE")]
     task_type: Option<String>,
+    /// Dead letters of this priority: critical, high, medium, low, bulk or 0 to 9
+    #[arg(long, value_parser = priority)]
+    priority: Option<String>,
+    /// Dead letters of this tenant
+    #[arg(long)]
+    tenant: Option<String>,
+    /// Dead letters with this tag
+    #[arg(long, value_name = "KEY=VALUE", value_parser = pairs::tag)]
+    tag: Option<(String, String)>,
     /// Dead letters whose last failure has this code
     #[arg(long, value_name = "CODE")]
     error_code: Option<String>,
@@ -52,6 +58,9 @@ impl DeadFilter {
         vec![
             ("queue", self.queue.clone()),
             ("task_type", self.task_type.clone()),
+            ("priority", self.priority.clone()),
+            ("tenant", self.tenant.clone()),
+            ("tag", self.tag.as_ref().map(|(key, value)| format!("{key}:{value}"))),
             ("error_code", self.error_code.clone()),
             ("class", self.class.clone()),
             ("dead_reason", self.dead_reason.clone()),
@@ -98,42 +107,72 @@ impl BulkArgs {
         if self.filter.is_empty() {
             return Ok(());
         }
-        Err(Failure::usage("ids and filters cannot be given together")
-            .hint("Name the dead letters by id, or by what they have in common."))
+        let hint = match &self.filter.priority {
+            Some(priority) => format!("--priority is a filter; for another priority give --new-priority {priority}."),
+            None => "Name the dead letters by id, or by what they have in common.".to_owned(),
+        };
+        Err(Failure::usage("ids and filters cannot be given together").hint(hint))
     }
 }
 
 /// What is done to them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Bulk {
-    /// They run again, this many a second if set.
+    /// They run again.
     Replay {
-        /// How many a second.
+        /// How many start per second.
         rate: Option<f64>,
+        /// A new priority.
+        new_priority: Option<String>,
+        /// Also those of types that are marked as sensitive.
+        confirm: bool,
     },
     /// They are given up.
     Discard,
 }
 
 impl Bulk {
-    fn path(self) -> &'static str {
+    fn path(&self) -> &'static str {
         match self {
             Self::Replay { .. } => "/api/v1/dlq/replay",
             Self::Discard => "/api/v1/dlq/discard",
         }
     }
 
-    fn verb(self) -> &'static str {
+    fn verb(&self) -> &'static str {
         match self {
             Self::Replay { .. } => "Replay",
             Self::Discard => "Discard",
         }
     }
 
-    fn done(self) -> &'static str {
+    fn done(&self) -> &'static str {
         match self {
             Self::Replay { .. } => "replayed",
             Self::Discard => "discarded",
+        }
+    }
+
+    /// Puts what is special about it into the body of the call.
+    fn put_into(&self, body: &mut Map<String, Value>) {
+        let Self::Replay { rate, new_priority, confirm } = self else { return };
+        body.insert("confirm".to_owned(), Value::Bool(*confirm));
+        if let Some(rate) = rate {
+            body.insert("rate_per_second".to_owned(), Value::from(*rate));
+        }
+        if let Some(priority) = new_priority {
+            body.insert("new_priority".to_owned(), priority_value(priority));
+        }
+    }
+
+    /// When the last of so many starts, if they start at a pace.
+    fn until(&self, matched: u64) -> String {
+        match self {
+            Self::Replay { rate: Some(rate), .. } if matched > 1 => {
+                let last = duration::rough_seconds((matched - 1) as f64 / rate);
+                format!("; the last one starts in {last}")
+            }
+            Self::Replay { .. } | Self::Discard => String::new(),
         }
     }
 }
@@ -141,8 +180,21 @@ impl Bulk {
 /// Reads a pace.
 pub fn rate(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix("/s").unwrap_or(text).parse::<f64>().ok();
-    number.filter(|rate| (0.01..=1_000.0).contains(rate)).ok_or_else(|| "must be a number from 0.01 to 1000".to_owned())
+    number
+        .filter(|rate| REPLAY_RATE.contains(rate))
+        .ok_or_else(|| format!("must be a number from {} to {}", REPLAY_RATE.start(), REPLAY_RATE.end()))
 }
+
+/// A refusal, with the flag that lets it go on if that is what is missing.
+pub fn unconfirmed(error: Error) -> Failure {
+    let asks = error.problem().is_some_and(|problem| problem.field.as_deref() == Some("confirm"));
+    let failure = Failure::from(error);
+    if asks { failure.hint("Give --confirm if they may really run again.") } else { failure }
+}
+
+/// A time that everything is after. As a filter it names all dead letters and leaves the word of confirmation to types
+/// that are marked as sensitive.
+const EVER: &str = "1970-01-01T00:00:00Z";
 
 /// Counts, asks, does.
 pub async fn run(session: &Session, args: &BulkArgs, deed: Bulk) -> Outcome {
@@ -152,7 +204,10 @@ pub async fn run(session: &Session, args: &BulkArgs, deed: Bulk) -> Outcome {
             .hint("Name them by id, by filters such as --type send_email, or give --all-of-them."));
     }
     let mut body: Map<String, Value> = fields(args.filter.query());
-    body.insert("confirm".to_owned(), Value::Bool(args.all_of_them));
+    if args.filter.is_empty() {
+        body.insert("after".to_owned(), Value::from(EVER));
+    }
+    deed.put_into(&mut body);
     if let Some(limit) = args.limit {
         body.insert("limit".to_owned(), Value::from(limit));
     }
@@ -166,55 +221,16 @@ pub async fn run(session: &Session, args: &BulkArgs, deed: Bulk) -> Outcome {
         let line = format!("{} would be {}; nothing was changed", count(matched, "dead letter"), deed.done());
         return print(session, &counted, &line);
     }
-    confirm(&format!("{} {}?", deed.verb(), count(matched, "dead letter")), args.yes)?;
-    let done = match deed {
-        Bulk::Replay { rate: Some(rate) } => paced(session, args, rate).await?,
-        Bulk::Replay { rate: None } | Bulk::Discard => {
-            body.insert("dry_run".to_owned(), Value::Bool(false));
-            session.call_bulk(deed.path(), &Value::Object(body)).await?
-        }
-    };
-    let line = format!("{} {}", count(done[deed.done()].as_u64().unwrap_or_default(), "dead letter"), deed.done());
-    print(session, &done, &line)
+    ask::confirm(&format!("{} {}?", deed.verb(), count(matched, "dead letter")), args.yes)?;
+    body.insert("dry_run".to_owned(), Value::Bool(false));
+    let done = session.call_bulk(deed.path(), &Value::Object(body)).await.map_err(unconfirmed)?;
+    let (matched, number) = (&done["matched"], done[deed.done()].as_u64().unwrap_or_default());
+    let until = deed.until(matched.as_u64().unwrap_or_default());
+    print(session, &done, &format!("{} {}{until}", count(number, "dead letter"), deed.done()))
 }
 
 fn print(session: &Session, document: &Value, line: &str) -> Outcome {
     if session.json { session.print_documents(&[raw(document)?]) } else { Ok(session.screen.line(line)?) }
-}
-
-#[derive(Deserialize)]
-struct Letter {
-    task_id: String,
-}
-
-/// Replays one after the other at a pace. Which ones is settled first, so that one that dies again is not taken twice.
-async fn paced(session: &Session, args: &BulkArgs, rate: f64) -> Outcome<Value> {
-    let mut walk = Walk::new(session, "/api/v1/dlq", args.filter.query(), args.limit.map(|limit| limit as usize));
-    let mut ids = Vec::new();
-    while let Some(items) = walk.next().await? {
-        for item in items {
-            ids.push(session.read::<Letter>(item.get())?.task_id);
-        }
-    }
-    let body = args.reason.as_ref().map_or_else(|| json!({}), |reason| json!({ "reason": reason }));
-    let mut bar = Bar::new(&session.screen, Some(ids.len() as u64), "replayed");
-    let mut ticks = tokio::time::interval(Duration::from_secs_f64(1.0 / rate));
-    let mut replayed = 0_u64;
-    for (index, id) in ids.iter().enumerate() {
-        ticks.tick().await;
-        match session.call(Method::Post, &format!("/api/v1/dlq/{}/replay", url_part(id)), Some(&body)).await {
-            Ok(_) => replayed += 1,
-            // Somebody else was quicker.
-            Err(error) if matches!(error.code(), Some("not_dead" | "task_not_found")) => {}
-            Err(error) => {
-                let failure = Failure::from(error);
-                let message = format!("stopped after {replayed} of {} dead letters: {failure}", ids.len());
-                return Err(Failure::new(failure.exit(), message).hint("Run it again for the rest."));
-            }
-        }
-        bar.set(index as u64 + 1);
-    }
-    Ok(json!({ "matched": ids.len(), "replayed": replayed }))
 }
 
 #[cfg(test)]
@@ -228,5 +244,14 @@ mod tests {
         for text in ["0", "-1", "fast", "1e9", "nan"] {
             assert!(rate(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn the_start_of_the_last_one_is_told() {
+        let replay = |rate| Bulk::Replay { rate, new_priority: None, confirm: false };
+        assert_eq!(replay(Some(5.0)).until(101), "; the last one starts in 20s");
+        assert_eq!(replay(Some(5.0)).until(1), "");
+        assert_eq!(replay(None).until(101), "");
+        assert_eq!(Bulk::Discard.until(101), "");
     }
 }

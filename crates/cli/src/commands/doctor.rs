@@ -1,12 +1,12 @@
-//! `windlass doctor`: looks at a server or a data folder and says what is wrong and what to do.
-
-use std::collections::BTreeMap;
+//! `windlass doctor`: looks at a server or a data folder and says what is wrong and what to do. What a server
+//! finds out about itself is taken from its findings; the rest is looked at here.
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::doctor_store;
+use super::findings::{self, Finding, Findings};
 use super::stats::Stats;
 use super::workers::Worker;
 use crate::connection::{Connection, Session};
@@ -16,13 +16,13 @@ use crate::show::escape::{count as things, plain};
 use crate::show::screen::Tint;
 use crate::show::tasks::Task;
 
-const EXAMPLES: &str = r"Examples:
+const EXAMPLES: &str = r#"Examples:
   windlass doctor
   windlass doctor --server http://10.0.0.7:7070
   windlass doctor --store sqlite:windlass-data      look at a data folder; needs no server
-  windlass doctor --json | jq '.checks[] | select(.state != .ok)'
+  windlass doctor --json | jq '.checks[] | select(.state != "ok")'
 
-Exit code 0 if nothing fails, 1 if something does (3 if no server is reached). A warning does not fail.";
+Exit code 0 if nothing fails, 1 if something does (3 if no server is reached). A warning does not fail."#;
 
 #[derive(Args)]
 struct Doctor {
@@ -53,25 +53,39 @@ pub enum State {
 #[derive(Debug)]
 pub struct Check {
     state: State,
-    name: &'static str,
+    name: String,
     detail: String,
     next_step: Option<String>,
 }
 
 impl Check {
     /// It is fine.
-    pub fn good(name: &'static str, detail: impl Into<String>) -> Self {
-        Self { state: State::Good, name, detail: detail.into(), next_step: None }
+    pub fn good(name: &str, detail: impl Into<String>) -> Self {
+        Self { state: State::Good, name: name.to_owned(), detail: detail.into(), next_step: None }
     }
 
     /// It is worth a look.
-    pub fn warn(name: &'static str, detail: impl Into<String>, next_step: impl Into<String>) -> Self {
-        Self { state: State::Warn, name, detail: detail.into(), next_step: Some(next_step.into()) }
+    pub fn warn(name: &str, detail: impl Into<String>, next_step: impl Into<String>) -> Self {
+        Self { state: State::Warn, name: name.to_owned(), detail: detail.into(), next_step: Some(next_step.into()) }
     }
 
     /// It is wrong.
-    pub fn bad(name: &'static str, detail: impl Into<String>, next_step: impl Into<String>) -> Self {
-        Self { state: State::Bad, name, detail: detail.into(), next_step: Some(next_step.into()) }
+    pub fn bad(name: &str, detail: impl Into<String>, next_step: impl Into<String>) -> Self {
+        Self { state: State::Bad, name: name.to_owned(), detail: detail.into(), next_step: Some(next_step.into()) }
+    }
+}
+
+/// What the server itself found.
+impl From<Finding> for Check {
+    fn from(finding: Finding) -> Self {
+        let Finding { code, severity, title, detail, next_step, .. } = finding;
+        let (state, next_step) = match severity.as_str() {
+            "critical" => (State::Bad, Some(next_step)),
+            "warning" => (State::Warn, Some(next_step)),
+            // Good to know, and nothing that has to be done.
+            _ => (State::Good, None),
+        };
+        Self { state, name: code, detail: format!("{title}. {detail}"), next_step }
     }
 }
 
@@ -99,16 +113,17 @@ fn print(session: &Session, checks: &[Check]) -> Outcome {
         let checks: Vec<Value> = checks.iter().map(document).collect();
         return session.print_json(&json!({ "ok": all_good, "checks": checks }).to_string());
     }
+    let width = checks.iter().map(|check| check.name.len()).max().unwrap_or_default();
     for check in checks {
         let mark = match check.state {
             State::Good => session.screen.tint(Tint::Good, "ok  "),
             State::Warn => session.screen.tint(Tint::Warn, "warn"),
             State::Bad => session.screen.tint(Tint::Bad, "fail"),
         };
-        session.screen.line(&format!("{mark}  {:<12}  {}", check.name, plain(&check.detail)))?;
+        session.screen.line(&format!("{mark}  {:<width$}  {}", plain(&check.name), plain(&check.detail)))?;
         if let Some(next_step) = &check.next_step {
             session.screen.line(&format!(
-                "      {:<12}  {}",
+                "      {:<width$}  {}",
                 "",
                 session.screen.tint(Tint::Dim, &format!("→ {}", plain(next_step)))
             ))?;
@@ -152,12 +167,17 @@ async fn server_checks(session: &Session) -> Outcome<(Vec<Check>, Exit)> {
     let stats: Stats = session.get("/api/v1/queue/stats").await?;
     let workers: Vec<Worker> = items(session, "/api/v1/workers?limit=1000").await?;
     let waiting: Vec<Task> = items(session, "/api/v1/tasks?status=queued&limit=1000").await?;
+    let findings = session.get::<Findings>(findings::PATH).await;
     checks.push(workers_alive(&stats));
-    checks.extend(unserved(&waiting, &workers));
-    checks.extend(paused(session).await?);
+    checks.extend(paused(session, findings.as_ref().map_or(&[], |findings| findings.items.as_slice())).await?);
     checks.push(oldest(&stats));
     checks.push(dead_letters(&stats));
     checks.extend(clock(&waiting, &workers));
+    match findings {
+        Ok(findings) => checks.extend(findings.items.into_iter().map(Check::from)),
+        // A server that does not know them is older than this command; another failure would have shown above.
+        Err(failure) => checks.push(Check::warn("findings", failure.to_string(), "Use a server that has them.")),
+    }
     Ok((checks, Exit::Failed))
 }
 
@@ -191,13 +211,6 @@ fn workers_alive(stats: &Stats) -> Check {
         workers.used_capacity,
         workers.total_capacity
     );
-    if workers.active == 0 && waiting > 0 {
-        return Check::bad(
-            "workers",
-            format!("none is active while work waits: {} ({detail})", things(waiting, "task")),
-            "Start a worker.",
-        );
-    }
     if live == 0 {
         return Check::warn("workers", "none is registered", "Start a worker before you submit tasks.");
     }
@@ -214,40 +227,8 @@ fn workers_alive(stats: &Stats) -> Check {
     Check::good("workers", detail)
 }
 
-/// Waiting tasks that no live worker would take, by queue and type.
-fn unserved(waiting: &[Task], workers: &[Worker]) -> Vec<Check> {
-    let live: Vec<&Worker> = workers.iter().filter(|worker| worker.status != "dead").collect();
-    if live.is_empty() {
-        // Then none is served, which was said already.
-        return Vec::new();
-    }
-    let mut lonely: BTreeMap<(&str, &str, &[String]), usize> = BTreeMap::new();
-    for task in waiting.iter().filter(|task| !live.iter().any(|worker| serves(worker, task))) {
-        *lonely.entry((&task.queue, &task.task_type, &task.required_capabilities)).or_default() += 1;
-    }
-    let check = |((queue, task_type, capabilities), count): ((&str, &str, &[String]), usize)| {
-        let needs = if capabilities.is_empty() { String::new() } else { format!(" with {}", capabilities.join(", ")) };
-        let detail = format!(
-            "no live worker serves {} of type {task_type} in queue {queue}",
-            things(count as u64, "waiting task")
-        );
-        Check::bad("served", detail, format!("Start a worker for queue {queue} and type {task_type}{needs}."))
-    };
-    if lonely.is_empty() && !waiting.is_empty() {
-        return vec![Check::good("served", "a live worker serves every waiting task that was looked at")];
-    }
-    lonely.into_iter().map(check).collect()
-}
-
-/// Whether a worker would take the task; a worker that lists nothing takes everything.
-fn serves(worker: &Worker, task: &Task) -> bool {
-    let takes = |names: &[String], name: &String| names.is_empty() || names.contains(name);
-    takes(&worker.queues, &task.queue)
-        && takes(&worker.task_types, &task.task_type)
-        && task.required_capabilities.iter().all(|capability| worker.capabilities.contains(capability))
-}
-
-async fn paused(session: &Session) -> Outcome<Vec<Check>> {
+/// What is paused and has no work; of what has, the findings tell.
+async fn paused(session: &Session, findings: &[Finding]) -> Outcome<Vec<Check>> {
     #[derive(Deserialize)]
     struct Named {
         #[serde(alias = "task_type")]
@@ -257,13 +238,19 @@ async fn paused(session: &Session) -> Outcome<Vec<Check>> {
     let mut checks = Vec::new();
     for (what, path, command) in [("queue", "/api/v1/queues", "queues"), ("task type", "/api/v1/task-types", "types")] {
         let named: Vec<Named> = items(session, &format!("{path}?limit=1000")).await?;
-        let names: Vec<_> = named.into_iter().filter(|named| named.paused).map(|named| named.name).collect();
+        let is_told = |name: &str| {
+            let is_it = |finding: &&Finding| finding.evidence["kind"] == what && finding.evidence["name"] == name;
+            findings.iter().filter(|finding| finding.code == "paused_with_work").find(is_it).is_some()
+        };
+        let paused = named.into_iter().filter(|named| named.paused && !is_told(&named.name));
+        let names: Vec<_> = paused.map(|named| named.name).collect();
         if let Some(first) = names.first() {
             let detail = format!("{what} {}", names.join(", "));
             checks.push(Check::warn("paused", detail, format!("If that is over: windlass {command} resume {first}")));
         }
     }
-    if checks.is_empty() {
+    let has_work = findings.iter().any(|finding| finding.code == "paused_with_work");
+    if checks.is_empty() && !has_work {
         checks.push(Check::good("paused", "no queue and no task type"));
     }
     Ok(checks)
@@ -324,34 +311,22 @@ fn clock(waiting: &[Task], workers: &[Worker]) -> Option<Check> {
 mod tests {
     use super::*;
 
-    fn task(queue: &str, task_type: &str, capabilities: &[&str]) -> Task {
-        Task {
-            queue: queue.into(),
-            task_type: task_type.into(),
-            required_capabilities: capabilities.iter().map(|&name| name.to_owned()).collect(),
-            ..Task::default()
-        }
-    }
-
     #[test]
-    fn work_that_nobody_takes_is_named() {
-        let worker = Worker {
-            status: "active".into(),
-            queues: vec!["mail".into()],
-            capabilities: vec!["smtp".into()],
-            ..Worker::default()
+    fn only_what_is_critical_fails() {
+        let check = |severity: &str| {
+            Check::from(Finding {
+                code: "no_workers".into(),
+                severity: severity.into(),
+                title: "No worker takes tasks".into(),
+                detail: "7 tasks wait.".into(),
+                next_step: "Start a worker.".into(),
+                ..Finding::default()
+            })
         };
-        let waiting =
-            [task("mail", "a", &[]), task("mail", "a", &["smtp"]), task("video", "b", &[]), task("video", "b", &[])];
-        let checks = unserved(&waiting, &[worker]);
-        assert_eq!(checks.len(), 1, "{checks:?}");
-        assert!(checks[0].state == State::Bad && checks[0].detail.contains("2 waiting tasks of type b in queue video"));
-    }
-
-    #[test]
-    fn a_worker_that_lists_nothing_takes_everything_that_needs_nothing() {
-        let worker = Worker { status: "active".into(), ..Worker::default() };
-        assert!(serves(&worker, &task("q", "t", &[])));
-        assert!(!serves(&worker, &task("q", "t", &["gpu"])));
+        let critical = check("critical");
+        assert_eq!((critical.state, critical.name.as_str()), (State::Bad, "no_workers"));
+        assert_eq!(critical.detail, "No worker takes tasks. 7 tasks wait.");
+        assert_eq!(check("warning").state, State::Warn);
+        assert_eq!((check("info").state, check("info").next_step), (State::Good, None));
     }
 }

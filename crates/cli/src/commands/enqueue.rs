@@ -8,6 +8,8 @@ use serde_json::{Map, Value};
 use windlass::{Error, Method};
 use windlass_core::limits;
 
+use super::dlq_bulk::rate;
+use super::enqueue_keys::{self, Keys};
 use super::{batch, wait};
 use crate::connection::{Connection, Session, raw};
 use crate::exit::{Failure, Outcome};
@@ -21,8 +23,11 @@ const EXAMPLES: &str = r#"Examples:
   windlass enqueue report --delay 1h30m --max-retries 5 --tag customer=42
   windlass enqueue report --wait 30s            wait for its end, print its result
   id=$(windlass enqueue send_email --idempotency-key order-17)
+  windlass enqueue ship --ordering-key order-17                     one after the other
+  windlass enqueue crawl --concurrency-key shop.com --concurrency-limit 3
+  windlass enqueue reindex --delay 30s --on-conflict reschedule --unique      a debounce
   windlass enqueue --batch tasks.jsonl          one task per line: {"task_type": "send_email", ...}
-  generate | windlass enqueue --batch -
+  generate | windlass enqueue --batch - --rate 50
 
 Standard output has the id of the task, and with --wait its result instead."#;
 
@@ -73,10 +78,16 @@ struct Enqueue {
     /// Submit the tasks of a file of JSON Lines, or of standard input for -
     #[arg(long, value_name = "FILE", conflicts_with_all = ["parameters", "queue", "priority", "delay", "run_at",
         "expires_at", "timeout", "max_retries", "idempotency_key", "tenant", "tags", "requires", "wait"])]
+    #[arg(conflicts_with_all = enqueue_keys::NAMES)]
     batch: Option<String>,
+    /// With --batch: so many start per second instead of all at once
+    #[arg(long, value_name = "PER_SECOND", value_parser = rate, conflicts_with = "task_type")]
+    rate: Option<f64>,
     /// Wait for its end, at most this long, and print its result
     #[arg(long, value_name = "DURATION", num_args = 0..=1, default_missing_value = FOR_EVER, value_parser = wait_for)]
     wait: Option<Duration>,
+    #[command(flatten)]
+    keys: Keys,
     #[command(flatten)]
     connection: Connection,
 }
@@ -102,7 +113,7 @@ fn wait_for(text: &str) -> Result<Duration, String> {
 pub async fn run(matches: &ArgMatches) -> Outcome {
     let args = Enqueue::from_arg_matches(matches).map_err(|error| Failure::usage(error.to_string()))?;
     if let Some(file) = &args.batch {
-        return batch::run(&Session::open(&args.connection).await?, file).await;
+        return batch::run(&Session::open(&args.connection).await?, file, args.rate).await;
     }
     // Whatever is wrong with the task is said before anything is sent.
     let body = body(&args)?;
@@ -110,7 +121,11 @@ pub async fn run(matches: &ArgMatches) -> Outcome {
     let answer = submit(&session, "/api/v1/tasks", &body).await?;
     let Some(at_most) = args.wait else { return print(&session, &answer, &args) };
     let submitted: Submitted = session.read(&answer.to_string())?;
-    session.screen.aside(&format!("Task {} is {}.", plain(&submitted.task_id), plain(&submitted.status)));
+    let standing = match known(&submitted) {
+        Some(known) => known,
+        None => format!("Task {} is {}.", plain(&submitted.task_id), plain(&submitted.status)),
+    };
+    session.screen.aside(&standing);
     let at_most = Some(at_most).filter(|span| *span < Duration::from_hours(24 * 3650));
     wait::for_tasks(&session, &[submitted.task_id], at_most).await
 }
@@ -139,6 +154,7 @@ fn body(args: &Enqueue) -> Outcome<Value> {
     set("tags", (!tags.is_empty()).then_some(Value::Object(tags)));
     set("required_capabilities", (!args.requires.is_empty()).then(|| Value::from(args.requires.clone())));
     set("idempotency_key", text(&args.idempotency_key).or_else(|| Some(Value::from(unique_key()))));
+    args.keys.put_into(&mut body);
     Ok(Value::Object(body))
 }
 
@@ -167,6 +183,8 @@ struct Submitted {
     estimated_wait_seconds: Option<f64>,
     #[serde(default)]
     deduplicated: bool,
+    #[serde(default)]
+    deduplicated_by: Option<String>,
 }
 
 fn print(session: &Session, answer: &Value, args: &Enqueue) -> Outcome {
@@ -179,9 +197,26 @@ fn print(session: &Session, answer: &Value, args: &Enqueue) -> Outcome {
     Ok(())
 }
 
+/// By what a task was there before, and what became of it.
+fn known(submitted: &Submitted) -> Option<String> {
+    let (id, status) = (plain(&submitted.task_id), plain(&submitted.status));
+    let by = submitted.deduplicated_by.as_deref();
+    submitted.deduplicated.then(|| match by {
+        Some("unique_kept") => format!("The same work was there before, by its unique key: task {id} stands, and is {status}."),
+        Some("unique_replaced") => {
+            format!("The same work was there before, by its unique key: task {id} was replaced by this one, and is {status}.")
+        }
+        Some("unique_rescheduled") => format!(
+            "The same work was there before, by its unique key: task {id} now starts when this one would have, and is {status}."
+        ),
+        Some("idempotency_key") | None => format!("It was there before, by its idempotency key, and is {status}."),
+        Some(other) => format!("It was there before, by its {}, and is {status}.", plain(other)),
+    })
+}
+
 fn sentence(submitted: &Submitted, args: &Enqueue) -> String {
-    if submitted.deduplicated {
-        return format!("It was there before, by its idempotency key, and is {}.", plain(&submitted.status));
+    if let Some(known) = known(submitted) {
+        return known;
     }
     if submitted.status == "scheduled" {
         let when = match (&args.delay, &args.run_at) {
@@ -198,4 +233,32 @@ fn sentence(submitted: &Submitted, args: &Enqueue) -> String {
     let wait = submitted.estimated_wait_seconds.filter(|wait| *wait >= 1.0);
     let wait = wait.map(|wait| format!(", about {} to wait", duration::rough_seconds(wait))).unwrap_or_default();
     format!("Queued, {ahead}{wait}. See it with `windlass get {}`.", plain(&submitted.task_id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_that_was_there_is_told_with_its_key() {
+        let submitted = |by: Option<&str>| Submitted {
+            task_id: "t7".into(),
+            status: "queued".into(),
+            queue_position: None,
+            estimated_wait_seconds: None,
+            deduplicated: by.is_some(),
+            deduplicated_by: by.map(str::to_owned),
+        };
+        for (by, words) in [
+            ("idempotency_key", "idempotency key"),
+            ("unique_kept", "task t7 stands"),
+            ("unique_replaced", "task t7 was replaced"),
+            ("unique_rescheduled", "task t7 now starts when"),
+            ("telepathy", "by its telepathy"),
+        ] {
+            let said = known(&submitted(Some(by))).expect("known");
+            assert!(said.contains(words) && said.ends_with("is queued."), "{said}");
+        }
+        assert_eq!(known(&submitted(None)), None);
+    }
 }

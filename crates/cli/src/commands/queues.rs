@@ -25,7 +25,7 @@ const OF_EACH: &[(&str, &str)] = &[
     ("resume", "windlass queues resume mail reports"),
     (
         "set",
-        "windlass queues set mail policy=strict\nwindlass queues set mail depth.soft=1000 depth.hard=5000\nwindlass queues set mail overdue_share=null\n\nSettings: policy (aging or strict), offsets, overdue_share, depth (soft, hard), retention, paused",
+        "windlass queues set mail policy=strict\nwindlass queues set mail depth.soft=1000 depth.hard=5000\nwindlass queues set mail policy=weighted weights.low=30\nwindlass queues set mail concurrency=50 rate_limit.count=100 rate_limit.per_seconds=1m\nwindlass queues set mail overdue_share=null\n\nSettings: policy (aging, strict, weighted or fair), offsets, overdue_share, weights (high, medium, low),\ntenant_weights, concurrency, rate_limit and tenant_rate_limit (count, per_seconds, burst), max_lanes,\ndepth (soft, hard), retention, paused",
     ),
     ("clear", "windlass queues clear mail"),
 ];
@@ -43,6 +43,12 @@ const KIND: Kind = Kind {
         "policy",
         "offsets",
         "overdue_share",
+        "weights",
+        "tenant_weights",
+        "concurrency",
+        "rate_limit",
+        "tenant_rate_limit",
+        "max_lanes",
         "depth",
         "retention",
     ],

@@ -1,8 +1,10 @@
 //! `windlass retry`: runs tasks now that wait for a retry, failed or were given up.
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
+use serde_json::json;
 use windlass::Method;
 
+use super::dlq_bulk::unconfirmed;
 use crate::connection::{Connection, Session};
 use crate::each::for_each;
 use crate::exit::{Failure, Outcome};
@@ -20,6 +22,9 @@ struct Retry {
     /// The tasks
     #[arg(value_name = "ID", required = true)]
     ids: Vec<String>,
+    /// They may run again although their type is marked as sensitive
+    #[arg(long)]
+    confirm: bool,
     #[command(flatten)]
     connection: Connection,
 }
@@ -33,8 +38,10 @@ pub fn command() -> Command {
 pub async fn run(matches: &ArgMatches) -> Outcome {
     let args = Retry::from_arg_matches(matches).map_err(|error| Failure::usage(error.to_string()))?;
     let session = Session::open(&args.connection).await?;
+    let body = args.confirm.then(|| json!({ "confirm": true }));
     let retry = async |id: &str| {
-        let answer = session.call(Method::Post, &format!("/api/v1/tasks/{}/retry", url_part(id)), None).await?;
+        let path = format!("/api/v1/tasks/{}/retry", url_part(id));
+        let answer = session.call(Method::Post, &path, body.as_ref()).await.map_err(unconfirmed)?;
         Ok((format!("{} queued", plain(id)), answer))
     };
     for_each(&session, &args.ids, retry).await

@@ -2,11 +2,13 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use serde::Deserialize;
 use windlass_core::priority::Priority;
 
+use super::retry_stats;
 use crate::connection::{Connection, Session};
 use crate::exit::{Failure, Outcome};
 use crate::input::duration;
@@ -17,10 +19,17 @@ use crate::show::table::{Column, Field, Fit, field, render};
 const EXAMPLES: &str = r"Examples:
   windlass stats
   windlass stats --json | jq .workers
+  windlass stats --retries --window 7d      how tasks ended, and whether retries helped
   watch windlass stats";
 
 #[derive(Args)]
 struct StatsArgs {
+    /// Show how tasks ended by type, and after how many attempts
+    #[arg(long)]
+    retries: bool,
+    /// With --retries: over this time, at most 7d [default: 24h]
+    #[arg(long, value_name = "DURATION", requires = "retries", value_parser = window)]
+    window: Option<Duration>,
     #[command(flatten)]
     connection: Connection,
 }
@@ -28,6 +37,10 @@ struct StatsArgs {
 /// The command.
 pub fn command() -> Command {
     StatsArgs::augment_args(Command::new("stats")).about("Shows how everything stands").after_help(EXAMPLES)
+}
+
+fn window(text: &str) -> Result<Duration, String> {
+    duration::within(text, Duration::from_secs(1), Duration::from_hours(7 * 24))
 }
 
 /// How one queue or priority stands.
@@ -72,6 +85,9 @@ pub struct Stats {
 pub async fn run(matches: &ArgMatches) -> Outcome {
     let args = StatsArgs::from_arg_matches(matches).map_err(|error| Failure::usage(error.to_string()))?;
     let session = Session::open(&args.connection).await?;
+    if args.retries {
+        return retry_stats::run(&session, args.window.map(|window| window.as_secs().to_string())).await;
+    }
     let text = session.text("/api/v1/queue/stats").await?;
     if session.json {
         return session.print_json(&text);

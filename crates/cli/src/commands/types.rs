@@ -27,7 +27,7 @@ const OF_EACH: &[(&str, &str)] = &[
     ("resume", "windlass types resume send_email"),
     (
         "set",
-        "windlass types set send_email queue=mail max_retries=5 timeout_seconds=10m\nwindlass types set send_email retry.strategy=exponential retry.base_delay=2s\nwindlass types set send_email priority=null\n\nSettings: queue, priority, timeout_seconds, max_retries, retry (strategy, base_delay, max_delay, jitter, …),\ndead_letter, max_crashes, retention (completed_days, dead_letter_days), paused",
+        "windlass types set send_email queue=mail max_retries=5 timeout_seconds=10m\nwindlass types set send_email retry.strategy=exponential retry.base_delay=2s\nwindlass types set send_email concurrency=10 rate_limit.count=100 rate_limit.per_seconds=1m\nwindlass types set charge sensitive=true breaker.failure_ratio=0.5 breaker.recovery_seconds=2m\nwindlass types set send_email 'auto_replay={\"classes\": [\"transient\"], \"rate_per_second\": 10}'\nwindlass types set send_email priority=null\n\nSettings: queue, priority, timeout_seconds, max_retries, retry (strategy, base_delay, max_delay, jitter, …),\ndead_letter, max_crashes, concurrency, rate_limit (count, per_seconds, burst), slots,\nbreaker (min_attempts, failure_ratio, window_seconds, recovery_seconds), sensitive,\nauto_replay (classes, rate_per_second), retention (completed_days, dead_letter_days), paused",
     ),
     ("clear", "windlass types clear send_email"),
 ];
@@ -45,6 +45,12 @@ const KIND: Kind = Kind {
         "retry",
         "dead_letter",
         "max_crashes",
+        "concurrency",
+        "rate_limit",
+        "slots",
+        "breaker",
+        "sensitive",
+        "auto_replay",
         "retention",
     ],
 };

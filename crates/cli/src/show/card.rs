@@ -91,6 +91,7 @@ fn facts(card: &mut Card<'_>, task: &Task) {
     if !task.required_capabilities.is_empty() {
         card.fact("requires", &plain(&task.required_capabilities.join(", ")));
     }
+    keys(card, task);
     if let Some(tenant) = &task.tenant {
         card.fact("tenant", &plain(tenant));
     }
@@ -113,6 +114,28 @@ fn facts(card: &mut Card<'_>, task: &Task) {
     }
     if let Some(progress) = task.progress.as_ref().filter(|_| task.status == "executing") {
         card.fact("progress", &format!("{}  {}", bar::drawn(progress.percent), progress.line()));
+    }
+}
+
+/// What it shares with other tasks.
+fn keys(card: &mut Card<'_>, task: &Task) {
+    if let Some(key) = &task.ordering_key {
+        let behind = match task.ordering_on_failure.as_deref() {
+            Some("skip") => "; those behind it go on while it waits for a retry",
+            _ => "; those behind it wait for its retries",
+        };
+        card.fact("in order", &format!("{}{behind}", plain(key)));
+    }
+    if let Some(key) = &task.concurrency_key {
+        let limit = task.concurrency_limit.map(|limit| format!(", at most {limit}")).unwrap_or_default();
+        card.fact("at once", &format!("{}{limit}", plain(key)));
+    }
+    if let Some(unique) = &task.unique {
+        let mut text = format!("while {}", plain(&unique.held_while.join(", ")));
+        if let Some(seconds) = unique.for_seconds {
+            text.push_str(&format!(", and for {} after its submit", duration::rough_seconds(seconds)));
+        }
+        card.fact("unique", &format!("{text}; on conflict {}", plain(&unique.on_conflict)));
     }
 }
 

@@ -40,6 +40,11 @@ pub struct Task {
     pub error: Option<Failure>,
     pub end_reason: Option<String>,
     pub idempotency_key: Option<String>,
+    pub ordering_key: Option<String>,
+    pub ordering_on_failure: Option<String>,
+    pub concurrency_key: Option<String>,
+    pub concurrency_limit: Option<u32>,
+    pub unique: Option<Unique>,
     pub tenant: Option<String>,
     pub tags: BTreeMap<String, String>,
     pub trace_id: Option<String>,
@@ -48,6 +53,16 @@ pub struct Task {
     pub result: Option<Box<RawValue>>,
     pub attempts: Vec<Attempt>,
     pub history: Vec<Event>,
+}
+
+/// What counts as the same work.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Unique {
+    #[serde(rename = "while")]
+    pub held_while: Vec<String>,
+    pub for_seconds: Option<f64>,
+    pub on_conflict: String,
 }
 
 /// How far an attempt has come.

@@ -1,5 +1,7 @@
 //! A server of a test's own, and commands run against it.
 
+#![allow(dead_code, reason = "every test program uses its part of this")]
+
 use std::io::{Read, Write};
 use std::process::{Command, Output, Stdio};
 
