@@ -16,7 +16,7 @@ SOAK_OPERATIONS ?= 200000
 BENCH ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build release check fmt clippy doc docs deps tree test test-setup test-rust test-readme test-protocol test-examples faults crash crash-smoke soak bench bench-smoke test-exec-root
+.PHONY: help build release check fmt clippy doc docs deps tree test test-setup test-rust test-readme test-protocol test-examples faults crash crash-smoke soak bench bench-smoke scenarios scenarios-smoke test-exec-root
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
@@ -25,7 +25,7 @@ build: ## debug build of every crate
 	$(CARGO) build --workspace --all-targets
 
 release: ## release build of the server and of the test programs
-	$(CARGO) build --release --bin windlass --bin windlass-crash
+	$(CARGO) build --release --bin windlass --bin windlass-crash --bin windlass-scenarios
 
 check: fmt clippy doc deps tree ## formatting, lints, documentation, dependencies, tree
 	@echo "check: all passed"
@@ -48,7 +48,7 @@ deps: test-setup ## banned crates, licences, sources, advisories where cargo-den
 tree: test-setup ## the files themselves: no paths that only one machine has, scripts are sound
 	scripts/check-tree.sh
 
-test: test-setup test-rust test-readme test-protocol test-examples faults crash-smoke bench-smoke ## every test CI runs
+test: test-setup test-rust test-readme test-protocol test-examples faults crash-smoke scenarios-smoke bench-smoke ## every test CI runs
 	@echo "test: all passed"
 
 test-setup: ## the programs the tests need, installed where possible
@@ -72,6 +72,14 @@ faults: test-setup release ## a full disk and a failing fsync, with the real bin
 
 test-exec-root: ## a kill by the kernel and the cost of a run: needs root and the memory control group (version 1)
 	$(CARGO) test --release -p windlass-exec --test hostile -- --ignored --nocapture
+
+scenarios-smoke: test-setup release ## scheduling under load, small: shares, order, rates, breakers
+	"$(TARGET_DIR)/release/windlass-scenarios" smoke
+
+scenarios: release ## scheduling under load, at full size (about half an hour)
+	for scenario in simulate blocked lanes ordering rate outage cost; do \
+		"$(TARGET_DIR)/release/windlass-scenarios" $$scenario || exit 1; \
+	done
 
 crash-smoke: test-setup release ## a short crash test
 	"$(TARGET_DIR)/release/windlass-crash" --binary "$(TARGET_DIR)/release/windlass" --kills $(SMOKE_KILLS) --seed $(SEED)
