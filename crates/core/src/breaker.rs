@@ -210,14 +210,38 @@ pub struct Figures {
     pub failures: u32,
 }
 
+/// The one attempt by which a half-open breaker finds out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Trial(Option<ClaimNo>);
+
+impl Trial {
+    fn start(&mut self, record: &Record, claim: ClaimNo, now: Timestamp) {
+        if record.state(now) == State::HalfOpen {
+            self.0 = Some(claim);
+        }
+    }
+
+    /// Whether the attempt was the trial, which is over then.
+    fn ends_with(&mut self, claim: ClaimNo) -> bool {
+        let was_trial = self.0 == Some(claim);
+        if was_trial {
+            self.0 = None;
+        }
+        was_trial
+    }
+
+    fn runs(self) -> bool {
+        self.0.is_some()
+    }
+}
+
 /// The breaker of a task type.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TypeBreaker {
     /// What is kept.
     pub record: Record,
     window: Window,
-    /// The attempt that is the trial of a half-open breaker.
-    trial: Option<ClaimNo>,
+    trial: Trial,
 }
 
 impl TypeBreaker {
@@ -230,7 +254,7 @@ impl TypeBreaker {
     pub fn admits(&self, now: Timestamp) -> bool {
         match self.record.state(now) {
             State::Closed => true,
-            State::HalfOpen => self.trial.is_none(),
+            State::HalfOpen => !self.trial.runs(),
             State::Open => false,
         }
     }
@@ -245,24 +269,17 @@ impl TypeBreaker {
 
     /// A task starts; under a half-open breaker it is the trial.
     pub fn started(&mut self, claim: ClaimNo, now: Timestamp) {
-        if self.record.state(now) == State::HalfOpen {
-            self.trial = Some(claim);
-        }
+        self.trial.start(&self.record, claim, now);
     }
 
     /// The attempt ended and says nothing about the type. True if another trial may start.
     pub fn ended_without_word(&mut self, claim: ClaimNo) -> bool {
-        let was_trial = self.trial == Some(claim);
-        if was_trial {
-            self.trial = None;
-        }
-        was_trial
+        self.trial.ends_with(claim)
     }
 
     /// The attempt succeeded. True if the record changed.
     pub fn succeeded(&mut self, settings: &BreakerSettings, claim: ClaimNo, now: Timestamp) -> bool {
-        if self.trial == Some(claim) {
-            self.trial = None;
+        if self.trial.ends_with(claim) {
             self.window = Window::default();
             let opened = self.record.opened.take();
             self.record.replay_since = opened.map(|opened| opened.since);
@@ -335,7 +352,7 @@ impl TypeBreaker {
         let replay_since = ended.or(self.record.replay_since);
         self.record = Record { forced, forced_at: forced.map(|_| now), opened: None, replay_since };
         self.window = Window::default();
-        self.trial = None;
+        self.trial = Trial::default();
     }
 }
 
@@ -351,7 +368,7 @@ pub struct WorkerBreaker {
     pub record: Record,
     /// The types of the last failures in a row.
     streak: Vec<TaskType>,
-    trial: Option<ClaimNo>,
+    trial: Trial,
 }
 
 impl WorkerBreaker {
@@ -362,14 +379,14 @@ impl WorkerBreaker {
 
     /// Whether a task that goes well would change nothing.
     pub fn is_idle(&self) -> bool {
-        self.streak.is_empty() && self.trial.is_none() && self.record.is_plain()
+        self.streak.is_empty() && !self.trial.runs() && self.record.is_plain()
     }
 
     /// How many tasks it may start: all it has room for, one as a trial, or none.
     pub fn admits(&self, now: Timestamp) -> Option<usize> {
         match self.record.state(now) {
             State::Closed => None,
-            State::HalfOpen => Some(usize::from(self.trial.is_none())),
+            State::HalfOpen => Some(usize::from(!self.trial.runs())),
             State::Open => Some(0),
         }
     }
@@ -381,25 +398,18 @@ impl WorkerBreaker {
 
     /// It starts a task.
     pub fn started(&mut self, claim: ClaimNo, now: Timestamp) {
-        if self.record.state(now) == State::HalfOpen {
-            self.trial = Some(claim);
-        }
+        self.trial.start(&self.record, claim, now);
     }
 
     /// An attempt ended and says nothing about the worker. True if another trial may start.
     pub fn ended_without_word(&mut self, claim: ClaimNo) -> bool {
-        let was_trial = self.trial == Some(claim);
-        if was_trial {
-            self.trial = None;
-        }
-        was_trial
+        self.trial.ends_with(claim)
     }
 
     /// An attempt came to an end that a sound worker can have. True if the record changed.
     pub fn did_well(&mut self, claim: ClaimNo) -> bool {
         self.streak.clear();
-        if self.trial == Some(claim) {
-            self.trial = None;
+        if self.trial.ends_with(claim) {
             self.record.opened = None;
             return true;
         }

@@ -173,17 +173,7 @@ impl Ledger {
         let ended = moved(task, &effect, self.now, Duration::ZERO);
         self.tell_success(journal, lease)?;
         self.drop_lease(journal, key, lease)?;
-        let step = Move {
-            key,
-            from: task.status,
-            task: ended,
-            effect,
-            past,
-            change: Change::Completed,
-            actor,
-            lease: Some(lease),
-            failure: None,
-        };
+        let step = Move::new(key, task.status, ended, effect, past, Change::Completed, actor).under(Some(lease));
         self.end(journal, step, Ending { reason: None, result })
     }
 
@@ -203,17 +193,8 @@ impl Ledger {
         let ended = moved(task, &effect, self.now, Duration::ZERO);
         // As one that was revoked: on disk a cancelled task looks as if its worker did not know yet.
         self.drop_lease(journal, key, &Lease { revoked: true, ..*lease })?;
-        let step = Move {
-            key,
-            from: task.status,
-            task: ended,
-            effect,
-            past,
-            change: Change::Cancelled { note },
-            actor,
-            lease: Some(lease),
-            failure: None,
-        };
+        let step =
+            Move::new(key, task.status, ended, effect, past, Change::Cancelled { note }, actor).under(Some(lease));
         self.end(journal, step, Ending::default())
     }
 
@@ -232,17 +213,7 @@ impl Ledger {
         let next = moved(task, &effect, self.now, Duration::ZERO);
         self.drop_lease(journal, key, lease)?;
         journal.put_progress(key, None)?;
-        let step = Move {
-            key,
-            from: task.status,
-            task: next,
-            effect,
-            past,
-            change: Change::Released,
-            actor,
-            lease: Some(lease),
-            failure: None,
-        };
+        let step = Move::new(key, task.status, next, effect, past, Change::Released, actor).under(Some(lease));
         self.carry_on(journal, step).map(|task| task.status)
     }
 
@@ -262,8 +233,7 @@ impl Ledger {
         self.drop_lease(journal, key, lease)?;
         journal.put_progress(key, None)?;
         let change = Change::Snoozed { run_at: next.run_at };
-        let step =
-            Move { key, from: task.status, task: next, effect, past, change, actor, lease: Some(lease), failure: None };
+        let step = Move::new(key, task.status, next, effect, past, change, actor).under(Some(lease));
         self.carry_on(journal, step).map(|task| task.status)
     }
 

@@ -101,6 +101,26 @@ pub(crate) struct Move<'a> {
     pub(crate) failure: Option<Arc<FailureNote>>,
 }
 
+impl<'a> Move<'a> {
+    /// A change of a task that nobody runs.
+    pub(crate) fn new(
+        key: TaskKey,
+        from: Status,
+        task: LiveTask,
+        effect: Effect,
+        past: Past,
+        change: Change,
+        actor: Actor,
+    ) -> Self {
+        Self { key, from, task, effect, past, change, actor, lease: None, failure: None }
+    }
+
+    /// The change ends the attempt under this lease.
+    pub(crate) fn under(self, lease: Option<&'a Lease>) -> Self {
+        Self { lease, ..self }
+    }
+}
+
 /// How a task ends.
 #[derive(Default)]
 pub(crate) struct Ending {

@@ -69,17 +69,8 @@ impl Ledger {
         let lease = self.index.lease(key);
         let past = Self::past(journal, key, &task, lease.as_ref())?;
         let ended = moved(task, effect, self.now, Duration::ZERO);
-        let step = Move {
-            key,
-            from: task.status,
-            task: ended,
-            effect: *effect,
-            past,
-            change: Change::Cancelled { note: None },
-            actor: by,
-            lease: lease.as_ref(),
-            failure: None,
-        };
+        let step = Move::new(key, task.status, ended, *effect, past, Change::Cancelled { note: None }, by)
+            .under(lease.as_ref());
         self.end(journal, step, Ending::default())?;
         if let Some(lease) = lease {
             // The worker still runs it: the lease stays, revoked, until it answers or lapses.
@@ -143,8 +134,7 @@ impl Ledger {
         }
         let change =
             Change::Amended { priority: amendment.priority, run_at: amendment.run_at, tags: amendment.tags.clone() };
-        let step =
-            Move { key, from: task.status, task: next, effect, past, change, actor: by, lease: None, failure: None };
+        let step = Move::new(key, task.status, next, effect, past, change, by);
         self.carry_on(journal, step)?;
         Ok(Ok(()))
     }
@@ -201,17 +191,7 @@ impl Ledger {
         journal.update_task(key, &row)?;
         next.lane = self.lane_of(&row);
         let change = replayed(&next, wish);
-        let step = Move {
-            key,
-            from: task.status,
-            task: next,
-            effect: *effect,
-            past,
-            change,
-            actor: by,
-            lease: None,
-            failure: None,
-        };
+        let step = Move::new(key, task.status, next, *effect, past, change, by);
         self.carry_on(journal, step)?;
         Ok(())
     }
@@ -276,17 +256,7 @@ impl Ledger {
             self.index.set_keyed(key, Some(keyed));
         }
         let change = replayed(&next, wish);
-        let step = Move {
-            key,
-            from: ended.status,
-            task: next,
-            effect: *effect,
-            past,
-            change,
-            actor: by,
-            lease: None,
-            failure: None,
-        };
+        let step = Move::new(key, ended.status, next, *effect, past, change, by);
         self.carry_on(journal, step)?;
         Ok(Ok(()))
     }
@@ -327,17 +297,7 @@ impl Ledger {
                         let ended = moved(task, &effect, self.now, Duration::ZERO);
                         let reason = EndReason::RejectedByOperator;
                         let change = given_up(ended, reason, None, None, Some(note.to_owned()));
-                        let step = Move {
-                            key,
-                            from: task.status,
-                            task: ended,
-                            effect,
-                            past,
-                            change,
-                            actor: by,
-                            lease: None,
-                            failure: None,
-                        };
+                        let step = Move::new(key, task.status, ended, effect, past, change, by);
                         self.end(journal, step, Ending { reason: Some(reason), result: None })?;
                         Ok(())
                     }

@@ -306,8 +306,7 @@ impl Ledger {
             | Status::Cancelled
             | Status::DeadLetter => from,
         };
-        let step =
-            Move { key, from, task: next, effect, past, change: change(run_at), actor, lease: None, failure: None };
+        let step = Move::new(key, from, next, effect, past, change(run_at), actor);
         self.carry_on(journal, step)?;
         Ok(())
     }

@@ -52,20 +52,7 @@ impl Ledger {
             let Ok(effect) = transition(task.status, Trigger::Due) else { continue };
             let past = Self::past(journal, *key, &task, None)?;
             let next = moved(task, &effect, self.now, Duration::ZERO);
-            self.carry_on(
-                journal,
-                Move {
-                    key: *key,
-                    from: task.status,
-                    task: next,
-                    effect,
-                    past,
-                    change: Change::Due,
-                    actor: Actor::System,
-                    lease: None,
-                    failure: None,
-                },
-            )?;
+            self.carry_on(journal, Move::new(*key, task.status, next, effect, past, Change::Due, Actor::System))?;
         }
         Ok(self.swept(due.len(), next_at))
     }
@@ -108,17 +95,7 @@ impl Ledger {
         let ended = moved(task, &effect, self.now, Duration::ZERO);
         let reason = EndReason::Expired;
         let change = given_up(ended, reason, None, None, None);
-        let step = Move {
-            key,
-            from: task.status,
-            task: ended,
-            effect,
-            past,
-            change,
-            actor: Actor::System,
-            lease: None,
-            failure: None,
-        };
+        let step = Move::new(key, task.status, ended, effect, past, change, Actor::System);
         self.end(journal, step, Ending { reason: Some(reason), result: None })
     }
 

@@ -140,6 +140,18 @@ async fn a_dry_run_and_filters_of_a_bulk_replay() {
 }
 
 #[tokio::test]
+async fn whoever_takes_tasks_out_of_the_flow_says_why() {
+    let server = start().await;
+    let mut client = Client::new(&server).await;
+    let id = submit(&mut client, "a", &json!({})).await;
+    for path in [format!("/api/v1/tasks/{id}/dead-letter"), "/api/v1/tasks/dead-letter".to_owned()] {
+        let body = json!({"reason": "  "});
+        assert_eq!(client.json("POST", &path, &body).await.refused(400, "invalid_field"), Some("reason"), "{path}");
+    }
+    assert_eq!(status(&mut client, &id).await, json!("queued"));
+}
+
+#[tokio::test]
 async fn a_replay_at_a_rate_goes_oldest_first() {
     let server = start().await;
     let mut client = Client::new(&server).await;

@@ -22,6 +22,7 @@ use windlass_core::store::Requeue;
 use windlass_core::task::Task;
 
 use super::filters::FilterFields;
+use super::task_actions::why;
 use crate::engine::Engine;
 use crate::json_body::JsonBody;
 use crate::pacing::paced;
@@ -203,11 +204,11 @@ pub async fn dead_letter_many(
     JsonBody(body): JsonBody<DeadLetterManyBody>,
 ) -> Result<Json<DeadLetteredMany>, Problem> {
     let waits = |status: Status| !status.is_ended() && status != Status::Executing;
+    let deed = Deed::Bury(why(body.reason.clone())?);
     let Some(filter) = body.filter(waits)? else {
         return Ok(Json(DeadLetteredMany { matched: 0, dead_lettered: 0 }));
     };
     let ids = matches(&engine, filter, body.limit, |_| Ok(())).await?;
-    let deed = Deed::Bury(cut(body.reason, limits::MESSAGE_BYTES));
     let dead_lettered = if body.dry_run { 0 } else { deed.apply(&engine, &ids).await? };
     Ok(Json(DeadLetteredMany { matched: ids.len(), dead_lettered }))
 }

@@ -40,6 +40,14 @@ pub fn only<T, E>(answers: Each<T, E>) -> Result<Result<T, E>, StoreError> {
     answers?.pop().ok_or_else(|| StoreError::unknown("the store lost its answer"))
 }
 
+/// Why a person took tasks out of the flow: whoever finds them must be able to read it.
+pub fn why(reason: String) -> Result<String, Problem> {
+    if reason.trim().is_empty() {
+        return Err(Problem::invalid_field("reason", "must say why"));
+    }
+    Ok(cut(reason, limits::MESSAGE_BYTES))
+}
+
 /// A cancelled task.
 #[derive(Serialize, ToSchema)]
 pub struct CancelledDocument {
@@ -176,7 +184,7 @@ pub async fn dead_letter(
     JsonBody(body): JsonBody<DeadLetterBody>,
 ) -> Result<Json<ChangedDocument>, Problem> {
     let id = task_id(&id)?;
-    let note = cut(body.reason, limits::MESSAGE_BYTES);
+    let note = why(body.reason)?;
     only(engine.store.bury(vec![id], note, Actor::Api).await)?
         .map_err(|error| refused_change(error, Code::NotAmendable))?;
     Ok(Json(ChangedDocument { task_id: id, status: Status::DeadLetter.as_str() }))
