@@ -22,7 +22,8 @@ const TOP: f64 = 34.0;
 pub fn svg(title: &str, x_name: &str, y_name: &str, lines: &[Line]) -> String {
     let all = || lines.iter().flat_map(|line| &line.points);
     let x_max = all().map(|(x, _)| *x).fold(1e-9, f64::max);
-    let y_max = round_up(all().map(|(_, y)| *y).fold(1e-9, f64::max));
+    // A little air above the highest line.
+    let y_max = round_up(all().map(|(_, y)| *y * 1.05).fold(1e-9, f64::max));
     let x = |value: f64| LEFT + value / x_max * (WIDTH - LEFT - 20.0);
     let y = |value: f64| HEIGHT - BOTTOM - value / y_max * (HEIGHT - BOTTOM - TOP);
     let mut text = format!(
