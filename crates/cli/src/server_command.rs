@@ -10,6 +10,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use windlass_core::error_rules::ErrorRules;
 use windlass_core::store::{SettingsError, Store};
 use windlass_server::{Metrics, Watch};
 
@@ -94,7 +95,12 @@ async fn adopt_error_rules(store: &dyn Store, file: &str) -> Result<(), Failure>
     }
     let text =
         std::fs::read_to_string(file).map_err(|error| format!("error_rules = {file} cannot be read: {error}"))?;
-    let rules = serde_json::from_str(&text).map_err(|error| format!("error_rules = {file} is not allowed: {error}"))?;
+    let rules: ErrorRules =
+        serde_json::from_str(&text).map_err(|error| format!("error_rules = {file} is not allowed: {error}"))?;
+    if *store.settings().error_rules.source() == rules {
+        // Nothing to write: a full disk is no reason not to start.
+        return Ok(());
+    }
     store.change_error_rules(rules).await.map_err(|error| match error {
         SettingsError::BadRule(bad) => format!("error_rules = {file} is not allowed: {} {}", bad.field, bad.rule),
         other => format!("error_rules = {file} could not be stored: {other}"),
