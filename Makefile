@@ -8,15 +8,26 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 KILLS ?= 200
 SMOKE_KILLS ?= 10
 SEED ?= 1
+# The chaos test: how many servers and workers; tasks and kills of servers; tasks and kills of the database; where the
+# figures go (CHAOS_FIGURES-kills.json and CHAOS_FIGURES-faults.json).
+CHAOS_NODES ?= 3
+CHAOS_WORKERS ?= 50
+CHAOS_TASKS ?= 100000
+CHAOS_KILLS ?= 20
+CHAOS_FAULT_TASKS ?= 20000
+CHAOS_FAULTS ?= 5
+CHAOS_FIGURES ?= $(TARGET_DIR)/chaos
 # The soak: how many crash tests one after another, each with the next seed, and how many cases each property gets.
 SOAK_RUNS ?= 5
 SOAK_CASES ?= 20000
 SOAK_OPERATIONS ?= 200000
 # The benchmark: flags of `windlass bench`, such as BENCH="--only drain --repeat 5".
 BENCH ?=
+# Databases for the tests. Under a run that has started them already this only runs the command.
+SERVERS := scripts/test-servers.sh run --
 
 .DEFAULT_GOAL := help
-.PHONY: help build release check fmt clippy doc docs deps tree test test-setup test-rust test-readme test-protocol test-examples faults crash crash-smoke soak bench bench-smoke scenarios scenarios-smoke test-exec-root
+.PHONY: help build release check fmt clippy doc docs deps tree check-setup test test-all test-setup test-rust test-servers servers test-readme test-protocol test-examples faults crash crash-smoke chaos chaos-smoke soak bench bench-smoke scenarios scenarios-smoke test-exec-root
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
@@ -25,7 +36,7 @@ build: ## debug build of every crate
 	$(CARGO) build --workspace --all-targets
 
 release: ## release build of the server and of the test programs
-	$(CARGO) build --release --bin windlass --bin windlass-crash --bin windlass-scenarios
+	$(CARGO) build --release --bin windlass --bin windlass-crash --bin windlass-chaos --bin windlass-scenarios
 
 check: fmt clippy doc deps tree ## formatting, lints, documentation, dependencies, tree
 	@echo "check: all passed"
@@ -39,23 +50,44 @@ clippy: ## lints, warnings are errors
 doc: ## documentation builds without warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
 
-docs: ## write the documents and the schema dump that tests compare
-	WINDLASS_WRITE_DOCS=1 $(CARGO) test -q -p windlass-core -p windlass-store-sqlite -p windlass-server
+docs: test-setup ## write the documents and the schema dump that tests compare
+	WINDLASS_WRITE_DOCS=1 $(SERVERS) $(CARGO) test -q -p windlass-core -p windlass-store-sqlite -p windlass-server
 
-deps: test-setup ## banned crates, licences, sources, advisories where cargo-deny is installed
+# What the suite showed, by store: the table of docs/stores.md is made of it.
+SUITE_RESULTS := $(TARGET_DIR)/suite-results
+docs-stores: test-setup ## run the store suite everywhere and write the table of docs/stores.md
+	rm -rf "$(SUITE_RESULTS)"
+	WINDLASS_SUITE_RESULTS="$(SUITE_RESULTS)" $(SERVERS) $(CARGO) test -p windlass-store-sqlite --test conformance \
+		-p windlass-store-postgres --test conformance_pooled -p windlass-store-redis --test conformance_cluster --test conformance_valkey
+	WINDLASS_WRITE_DOCS=1 WINDLASS_SUITE_RESULTS="$(SUITE_RESULTS)" $(CARGO) test -q -p windlass-testkit --test stores_document
+
+deps: check-setup ## banned crates, licences, sources, advisories where cargo-deny is installed
 	scripts/check-deps.sh
 
-tree: test-setup ## the files themselves: no paths that only one machine has, scripts are sound
+tree: check-setup ## the files themselves: no paths that only one machine has, scripts are sound
 	scripts/check-tree.sh
 
-test: test-setup test-rust test-readme test-protocol test-examples faults crash-smoke scenarios-smoke bench-smoke ## every test CI runs
+test: test-setup ## every test CI runs
+	$(SERVERS) $(MAKE) test-all
 	@echo "test: all passed"
 
-test-setup: ## the programs the tests need, installed where possible
+# The parts of `make test`, which starts the servers once for all of them.
+test-all: test-servers test-rust test-readme test-protocol test-examples faults crash-smoke chaos-smoke scenarios-smoke bench-smoke
+
+check-setup: ## the programs the checks need, installed where possible
+	scripts/setup-tests.sh check
+
+test-setup: ## the programs and servers the tests need, installed where possible
 	scripts/setup-tests.sh
 
+servers: test-setup ## databases for tests run by hand: says their addresses and how to stop them
+	scripts/test-servers.sh start "$$(mktemp -d)"
+
+test-servers: test-setup ## the databases of the tests: they answer, survive kill -9, fail over, leave nothing behind
+	$(SERVERS) scripts/test-servers-check.sh
+
 test-rust: test-setup ## the Rust tests
-	$(CARGO) test --workspace
+	$(SERVERS) $(CARGO) test --workspace --no-fail-fast
 
 test-readme: test-setup release ## the commands of the README, run as written
 	CARGO_TARGET_DIR="$(TARGET_DIR)" scripts/test-readme.sh
@@ -87,8 +119,20 @@ crash-smoke: test-setup release ## a short crash test
 crash: release ## the crash test: make crash KILLS=200 SEED=1
 	"$(TARGET_DIR)/release/windlass-crash" --binary "$(TARGET_DIR)/release/windlass" --kills $(KILLS) --seed $(SEED)
 
-soak: release ## longer properties and several crash tests with different seeds
-	PROPTEST_CASES=$(SOAK_CASES) WINDLASS_MODEL_OPERATIONS=$(SOAK_OPERATIONS) $(CARGO) test --workspace
+CHAOS := "$(TARGET_DIR)/release/windlass-chaos" --binary "$(TARGET_DIR)/release/windlass" --seed $(SEED)
+
+chaos-smoke: test-setup release ## a short chaos test: three servers on PostgreSQL and on a Redis Cluster
+	$(SERVERS) $(CHAOS) --store postgres --store cluster --nodes 3 --workers 20 --tasks 3000 --kills 2 --breaks 1
+
+chaos: test-setup release ## many servers on one database, killed under load; then the databases: make chaos CHAOS_KILLS=50
+	$(SERVERS) $(CHAOS) --store postgres --store cluster --nodes $(CHAOS_NODES) --workers $(CHAOS_WORKERS) \
+		--tasks $(CHAOS_TASKS) --kills $(CHAOS_KILLS) --json "$(CHAOS_FIGURES)-kills.json"
+	$(SERVERS) $(CHAOS) --store postgres --store redis --store cluster --store sentinel --nodes $(CHAOS_NODES) \
+		--workers $(CHAOS_WORKERS) --tasks $(CHAOS_FAULT_TASKS) --kills 0 --breaks $(CHAOS_FAULTS) \
+		--json "$(CHAOS_FIGURES)-faults.json"
+
+soak: test-setup release ## longer properties and several crash tests with different seeds
+	PROPTEST_CASES=$(SOAK_CASES) WINDLASS_MODEL_OPERATIONS=$(SOAK_OPERATIONS) $(SERVERS) $(CARGO) test --workspace
 	@for run in $$(seq 1 $(SOAK_RUNS)); do \
 		seed=$$(( $(SEED) + run - 1 )); \
 		echo "soak: crash test $$run of $(SOAK_RUNS), seed $$seed"; \
