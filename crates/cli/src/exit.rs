@@ -132,7 +132,8 @@ impl From<Error> for Failure {
             | Error::Json { .. }
             | Error::TaskDidNotSucceed(_)
             | Error::StillRunning { .. }
-            | Error::Worker(_)) => Self::new(Exit::Failed, plain(&other.to_string())),
+            | Error::Worker(_)
+            | Error::Database { .. }) => Self::new(Exit::Failed, plain(&other.to_string())),
         }
     }
 }

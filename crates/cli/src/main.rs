@@ -12,6 +12,7 @@ mod keys;
 mod log;
 mod open_store;
 mod pages;
+mod secrets;
 mod server_command;
 mod settings;
 mod show;

@@ -15,7 +15,8 @@ use windlass_core::store::{SettingsError, Store};
 use windlass_server::{Metrics, Watch};
 
 use crate::keys::{KEYS, Key, Kind};
-use crate::settings::{Settings, Value, masked, read_file};
+use crate::secrets::masked;
+use crate::settings::{Settings, Value, read_file};
 use crate::{log, open_store};
 
 /// What may go wrong before the server serves.
@@ -75,9 +76,7 @@ async fn serve(settings: &Settings) -> Result<(), Failure> {
     let metrics = Arc::new(Metrics::default());
     let watch = Watch::new(Arc::clone(&metrics));
     let config = settings.server_config();
-    let (address, lease) = (settings.text("store").to_owned(), config.lease);
-    // Opening reads the whole queue back, which may take a while: not on a thread that serves.
-    let store = tokio::task::spawn_blocking(move || open_store::open(&address, lease, watch)).await??;
+    let store = open_store::open(settings.store_options(), watch).await?;
     adopt_error_rules(&*store, settings.text("error_rules")).await?;
     let listener = TcpListener::bind(&*addresses)
         .await

@@ -9,6 +9,8 @@ use windlass_core::priority::Priority;
 use windlass_server::ServerConfig;
 
 use crate::keys::{KEYS, Key, Kind};
+use crate::open_store::StoreOptions;
+use crate::secrets::masked;
 
 /// Why the settings cannot be used.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -62,7 +64,12 @@ pub struct Settings(BTreeMap<&'static str, Value>);
 pub fn read_file(path: &Path) -> Result<BTreeMap<String, String>, SettingsError> {
     let unreadable = |reason: String| SettingsError::Unreadable { path: path.display().to_string(), reason };
     let text = std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
-    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| unreadable(error.to_string()))?;
+    // Not as the parser writes it: it quotes the line at fault, which may have a password in it.
+    let at_fault = |error: toml::de::Error| {
+        let line = error.span().map_or(1, |span| text[..span.start].lines().count().max(1));
+        unreadable(format!("line {line}: {}", error.message()))
+    };
+    let table: toml::Table = text.parse().map_err(at_fault)?;
     let mut flat = BTreeMap::new();
     flatten("", &table, &mut flat);
     Ok(flat)
@@ -87,7 +94,7 @@ impl Settings {
         file_name: &str,
     ) -> Result<Self, SettingsError> {
         if let Some((key, value)) = file.iter().find(|(key, _)| KEYS.iter().all(|known| known.name != key.as_str())) {
-            let (key, value) = (key.clone(), value.clone());
+            let (key, value) = (key.clone(), masked(value));
             return Err(SettingsError::UnknownKey { key, value, source_name: file_name.to_owned() });
         }
         let mut values = BTreeMap::new();
@@ -98,7 +105,8 @@ impl Settings {
             };
             let Some(value) = given(key).or_else(from_file).or_else(|| default_of(key)) else { continue };
             if !key.kind.allows(&value.text) {
-                let Value { text: value, source_name } = value;
+                let Value { text, source_name } = value;
+                let value = masked(&text);
                 return Err(SettingsError::BadValue { key: key.name, value, source_name, rule: key.kind.rule() });
             }
             values.insert(key.name, value);
@@ -160,6 +168,7 @@ impl Settings {
             drain_delay: self.seconds("drain_delay_seconds"),
             shutdown_timeout: self.seconds("shutdown_timeout_seconds"),
             strict_types: self.switch("strict_types"),
+            store_wait: self.seconds("store_wait_seconds"),
             ..ServerConfig::default()
         };
         if let Some(bytes) = self.whole("max_payload_bytes") {
@@ -167,6 +176,9 @@ impl Settings {
         }
         if let Some(connections) = self.whole("max_connections") {
             config.max_connections = connections as usize;
+        }
+        if let Some(calls) = self.whole("max_store_calls") {
+            config.max_store_calls = calls as usize;
         }
         // Narrow bands last: critical follows high, and bulk follows low, unless set.
         for (name, levels) in [("high", 7..=9), ("medium", 4..=6), ("low", 0..=3), ("critical", 9..=9), ("bulk", 0..=1)]
@@ -180,6 +192,19 @@ impl Settings {
             }
         }
         config
+    }
+
+    /// The store that the server is started on.
+    pub fn store_options(&self) -> StoreOptions {
+        let given = |key| Some(self.text(key)).filter(|text| !text.is_empty()).map(str::to_owned);
+        StoreOptions {
+            schema: given("store_schema"),
+            listen_address: given("store_listen_url"),
+            read_address: given("store_read_url"),
+            require_durable: self.switch("require_durable"),
+            migrate: self.switch("migrate"),
+            ..StoreOptions::new(self.text("store"), self.seconds("lease_seconds"))
+        }
     }
 
     /// All settings as a file that would have the same effect, with their sources.
@@ -200,17 +225,6 @@ impl Settings {
 
 fn default_of(key: &Key) -> Option<Value> {
     (!key.default.is_empty()).then(|| Value { text: key.default.to_owned(), source_name: "default".to_owned() })
-}
-
-/// A store address without its password.
-pub fn masked(address: &str) -> String {
-    let masked = || {
-        let (scheme, rest) = address.split_once("://")?;
-        let (credentials, host) = rest.rsplit_once('@')?;
-        let (user, _) = credentials.split_once(':')?;
-        Some(format!("{scheme}://{user}:***@{host}"))
-    };
-    masked().unwrap_or_else(|| address.to_owned())
 }
 
 #[cfg(test)]
@@ -277,8 +291,32 @@ mod tests {
     }
 
     #[test]
-    fn passwords_are_masked() {
-        assert_eq!(masked("postgres://app:secret@db/x"), "postgres://app:***@db/x");
-        assert_eq!(masked("sqlite:a@b.db"), "sqlite:a@b.db");
+    fn nothing_that_is_shown_has_a_password_in_it() {
+        let address = "postgres://app:hunter2@db/x?password=hunter2";
+        let keys = ["store", "store_listen_url", "store_read_url"].map(|key| (key, address));
+        let printed = layered(&keys, &[]).expect("sound").print();
+        assert!(printed.contains("app:***@db/x?password=***") && !printed.contains("hunter2"), "{printed}");
+        let told = |result: Result<Settings, SettingsError>| result.expect_err("refused").to_string();
+        for error in [told(layered(&[], &[("stoer", address)])), told(layered(&[("lease_seconds", address)], &[]))] {
+            assert!(error.contains("app:***@db") && !error.contains("hunter2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_no_toml_is_not_quoted() {
+        let path = std::env::temp_dir().join(format!("windlass-settings-{}.toml", std::process::id()));
+        std::fs::write(&path, "lease_seconds = 5\nstore = postgres://app:hunter2@db/x\n").expect("written");
+        let error = read_file(&path).expect_err("no TOML").to_string();
+        std::fs::remove_file(&path).expect("removed");
+        assert!(error.contains("line 2") && !error.contains("hunter2"), "{error}");
+    }
+
+    #[test]
+    fn options_of_the_store() {
+        let options = layered(&[], &[]).expect("sound").store_options();
+        assert!(options == StoreOptions::new("sqlite:windlass-data", Duration::from_secs(30)));
+        let options = layered(&[("store_schema", "jobs"), ("migrate", "false"), ("require_durable", "true")], &[]);
+        let options = options.expect("sound").store_options();
+        assert_eq!((options.schema.as_deref(), options.migrate, options.require_durable), (Some("jobs"), false, true));
     }
 }

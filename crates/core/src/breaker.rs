@@ -235,6 +235,20 @@ impl Trial {
     }
 }
 
+/// Everything about a breaker, for another node that follows what this one does.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Parts {
+    record: Record,
+    /// Slots of the window that count: number, attempts, failures, who failed, whether others too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    slots: Vec<(i64, u32, u32, Option<WorkerId>, bool)>,
+    /// The types of a worker's last failures in a row.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    streak: Vec<TaskType>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    trial: Option<u64>,
+}
+
 /// The breaker of a task type.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TypeBreaker {
@@ -248,6 +262,24 @@ impl TypeBreaker {
     /// A breaker as it was kept.
     pub fn kept(record: Record) -> Self {
         Self { record, ..Self::default() }
+    }
+
+    /// Everything about it.
+    pub fn parts(&self) -> Parts {
+        let used = self.window.0.iter().filter(|slot| slot.attempts > 0);
+        let slots =
+            used.map(|slot| (slot.number, slot.attempts, slot.failures, slot.failed_on, slot.on_others_too)).collect();
+        Parts { record: self.record.clone(), slots, streak: Vec::new(), trial: self.trial.0.map(|claim| claim.0) }
+    }
+
+    /// A breaker made of its parts.
+    pub fn from_parts(parts: Parts) -> Self {
+        let mut window = Window::default();
+        for (number, attempts, failures, failed_on, on_others_too) in parts.slots {
+            window.0[number.rem_euclid(SLOTS as i64) as usize] =
+                Slot { number, attempts, failures, failed_on, on_others_too };
+        }
+        Self { record: parts.record, window, trial: Trial(parts.trial.map(ClaimNo)) }
     }
 
     /// Whether a task may start.
@@ -375,6 +407,21 @@ impl WorkerBreaker {
     /// A breaker as it was kept.
     pub fn kept(record: Record) -> Self {
         Self { record, ..Self::default() }
+    }
+
+    /// Everything about it.
+    pub fn parts(&self) -> Parts {
+        Parts {
+            record: self.record.clone(),
+            slots: Vec::new(),
+            streak: self.streak.clone(),
+            trial: self.trial.0.map(|claim| claim.0),
+        }
+    }
+
+    /// A breaker made of its parts.
+    pub fn from_parts(parts: Parts) -> Self {
+        Self { record: parts.record, streak: parts.streak, trial: Trial(parts.trial.map(ClaimNo)) }
     }
 
     /// Whether a task that goes well would change nothing.

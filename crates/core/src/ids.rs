@@ -6,6 +6,7 @@ use std::hash::Hasher;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use sha2::{Digest, Sha256};
 use siphasher::sip::SipHasher13;
 use uuid::Uuid;
 
@@ -17,6 +18,13 @@ pub struct TaskKey(pub u64);
 
 /// Keys fit in this many bits of a task id: 17 trillion tasks.
 const KEY_BITS: u32 = 44;
+
+impl TaskKey {
+    /// Keys from here on are not given by the store: they belong to tasks that others wrote into its inbox, in
+    /// transactions of their own, and are numbered there.
+    pub const INBOX: u64 = 1 << (KEY_BITS - 1);
+}
+
 /// The check bits beside the key.
 const CHECK_BITS: u32 = 62 - KEY_BITS;
 
@@ -183,10 +191,20 @@ impl IdCodec {
         hasher.finish()
     }
 
+    /// The check bits of an id. Those of the inbox are made inside the database, which has no keyed hash but this.
+    fn id_check(&self, key: TaskKey, millis: u64) -> u64 {
+        if key.0 < TaskKey::INBOX {
+            return self.mix(b'i', key.0, millis);
+        }
+        let hash = Sha256::new().chain_update(self.secret).chain_update(key.0.to_be_bytes());
+        let [first, ..] = *hash.chain_update(millis.to_be_bytes()).finalize().as_chunks::<8>().0 else { return 0 };
+        u64::from_be_bytes(first)
+    }
+
     /// The id of the task that has this key and was created at this time.
     pub fn task_id(&self, key: TaskKey, created_at: Timestamp) -> TaskId {
         let millis = created_at.as_millis();
-        let check = self.mix(b'i', key.0, millis);
+        let check = self.id_check(key, millis);
         let rand_a = (check >> 52) as u16 & 0x0fff;
         let rand_b = (key.0 << CHECK_BITS) | (check & ((1 << CHECK_BITS) - 1));
         let high = (millis << 16) | 0x7000 | u64::from(rand_a);

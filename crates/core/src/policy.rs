@@ -102,7 +102,7 @@ impl Default for Policy {
 
 /// Whose turn it is in a queue, or in a tenant of a fair one. It only moves while claims are
 /// contested.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Turn {
     /// How much of a turn the overdue work has saved up.
     saved: f64,

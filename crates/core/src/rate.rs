@@ -78,6 +78,16 @@ impl Bucket {
         Self { limit, tokens: 0.0, as_of: now }
     }
 
+    /// A bucket as it was told by [`Bucket::level`].
+    pub fn at_level(limit: RateLimit, tokens: f64, as_of: Timestamp) -> Self {
+        Self { limit, tokens, as_of }
+    }
+
+    /// How many tokens there were, and when that was.
+    pub fn level(&self) -> (f64, Timestamp) {
+        (self.tokens, self.as_of)
+    }
+
     /// The same bucket under a changed rate.
     #[must_use]
     pub fn with_limit(mut self, limit: RateLimit, now: Timestamp) -> Self {

@@ -24,7 +24,7 @@ use crate::error_rules::{BadRule, ErrorRules};
 use crate::event::Event;
 use crate::failure::ErrorReport;
 use crate::filter::TaskFilter;
-use crate::ids::{LeaseToken, TaskId, WorkerId};
+use crate::ids::{LeaseToken, TaskId, TaskKey, WorkerId};
 use crate::json::{self, Json};
 use crate::lane::LaneKey;
 use crate::names::{CapabilitySet, QueueName, TaskType, Text};
@@ -175,6 +175,34 @@ impl Submitted {
     }
 }
 
+/// A task that somebody wrote into the store's own inbox, in a transaction of their own.
+#[derive(Clone, Debug)]
+pub struct InboxItem {
+    /// Its number in the inbox.
+    pub no: i64,
+    /// The key that its id was made of.
+    pub key: TaskKey,
+    /// When it was written.
+    pub created_at: Timestamp,
+    /// The task as JSON, as the API takes it.
+    pub body: Vec<u8>,
+}
+
+/// An item of the inbox on its way into the queue.
+#[derive(Clone, Debug)]
+pub struct Intake {
+    /// Its number in the inbox.
+    pub no: i64,
+    /// Its key.
+    pub key: TaskKey,
+    /// When it was written.
+    pub created_at: Timestamp,
+    /// The task.
+    pub task: NewTask,
+    /// Why it is no task that could run: it becomes a dead letter that says so.
+    pub refused: Option<String>,
+}
+
 /// A worker's wish for work.
 #[derive(Clone, Debug)]
 pub struct ClaimRequest {
@@ -315,7 +343,8 @@ pub struct Heartbeat {
     pub unhealthy: bool,
     /// Whether it says that it is draining.
     pub draining: bool,
-    /// What it says of its machine.
+    /// What it says of its machine. Two in a row of a machine that has too much to do make it unhealthy, whichever nodes
+    /// took them.
     pub health: Option<Health>,
 }
 
@@ -615,6 +644,18 @@ pub trait Store: Send + Sync {
     /// has it, a unique key that is taken as the task asked. New tasks are `queued`, or `scheduled` if their time has not come.
     async fn submit(&self, tasks: Vec<NewTask>) -> Result<Vec<Submitted>, SubmitError>;
 
+    /// What others wrote into the store's inbox with a number above `after`, oldest first. Numbers begin at 1, and a
+    /// lower one may come to light after a higher one. A store without an inbox has nothing.
+    async fn inbox(&self, after: i64, limit: usize) -> Result<Vec<InboxItem>, StoreError>;
+
+    /// Resolves when there may be something in the inbox; in a store without one, never.
+    async fn inbox_grown(&self);
+
+    /// Takes items out of the inbox and stores their tasks, each once. What a submit would refuse for good becomes a
+    /// dead letter, and what is there already a cancelled task that says so: whoever wrote the item knows its id and
+    /// finds out. What a submit would refuse for now stays in the inbox.
+    async fn take_in(&self, items: Vec<Intake>) -> Each<Submitted, SubmitError>;
+
     // Work out and results in.
 
     /// Takes up to `up_to` `queued` tasks for a worker, each under a new lease and token,
@@ -750,6 +791,15 @@ pub trait Store: Send + Sync {
     /// The dead letters of the outage of this type that began at `since` were replayed as its rule says. The mark of
     /// another outage, over since then, stays.
     async fn replay_settled(&self, task_type: TaskType, since: Timestamp) -> Result<(), StoreError>;
+
+    // Many nodes.
+
+    /// Leads maintenance, or goes on leading, for this long: true if this node leads now. A store that only one
+    /// process can open is always led by it. Two nodes that both believe they lead do no harm, only work twice.
+    async fn lead(&self, span: Duration) -> Result<bool, StoreError>;
+
+    /// Leads no more, so that another node need not wait.
+    async fn resign(&self);
 
     // The store itself.
 

@@ -53,6 +53,20 @@ pub struct Health {
     pub cpu_percent: Option<f64>,
 }
 
+impl Health {
+    /// Memory from which on a machine has too much to do.
+    pub const MEMORY_PERCENT_MAX: f64 = 90.0;
+    /// Processor load from which on it has.
+    pub const CPU_PERCENT_MAX: f64 = 95.0;
+
+    /// Whether the machine has too much to do. Two heartbeats in a row that say so make a worker unhealthy: one may be a
+    /// moment's peak.
+    pub fn is_strained(&self) -> bool {
+        let above = |percent: Option<f64>, bound| percent.is_some_and(|percent| percent >= bound);
+        above(self.memory_percent, Self::MEMORY_PERCENT_MAX) || above(self.cpu_percent, Self::CPU_PERCENT_MAX)
+    }
+}
+
 /// How a worker stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -12,7 +12,7 @@ use windlass_core::store::{ClaimRequest, Claimed, Finish, Outcome, StoreError, W
 
 use crate::claim::Served;
 use crate::finish::Arrived;
-use crate::journal::{Journal, JournalError, JournalResult};
+use crate::journal::{Fault, Journal, JournalError, JournalResult, Needs};
 use crate::ledger::Ledger;
 use crate::waiters::ClaimReply;
 
@@ -44,6 +44,12 @@ pub trait Operation: Send {
     fn rank(&self) -> u8;
     /// How many items it has: what a transaction is bounded by.
     fn weight(&self) -> usize;
+    /// Adds the rows that it will ask for, as far as that can be known.
+    fn needs(&self, _: &Ledger, _: &mut Needs) {}
+    /// Whether its answer, as it stands, is only right if no other node has written meanwhile.
+    fn must_be_current(&self) -> bool {
+        true
+    }
     /// Does it inside the open transaction. May be run again after a roll-back.
     fn run(&mut self, ledger: &mut Ledger, journal: &mut dyn Journal, served: &mut ServedClaims) -> JournalResult<()>;
     /// Tells the caller, after the commit or the failure. May have something left to do.
@@ -59,6 +65,7 @@ pub(crate) struct Call<I, O> {
     pub(crate) order: Order,
     pub(crate) weight: usize,
     pub(crate) input: I,
+    pub(crate) needs: fn(&Ledger, &I, &mut Needs),
     pub(crate) work: fn(&mut Desk<'_>, &I) -> JournalResult<O>,
     pub(crate) output: Option<O>,
     pub(crate) reply: oneshot::Sender<Result<O, StoreError>>,
@@ -75,6 +82,10 @@ impl<I: Send, O: Send> Operation for Call<I, O> {
 
     fn weight(&self) -> usize {
         self.weight
+    }
+
+    fn needs(&self, ledger: &Ledger, needs: &mut Needs) {
+        (self.needs)(ledger, &self.input, needs);
     }
 
     fn run(&mut self, ledger: &mut Ledger, journal: &mut dyn Journal, served: &mut ServedClaims) -> JournalResult<()> {
@@ -113,6 +124,11 @@ impl Operation for ClaimCall {
 
     fn weight(&self) -> usize {
         self.request.up_to.max(1)
+    }
+
+    /// One that waits is served when there is something, whoever wrote it.
+    fn must_be_current(&self) -> bool {
+        !self.request.wait || matches!(self.outcome, Some(Err(_)))
     }
 
     fn run(&mut self, ledger: &mut Ledger, journal: &mut dyn Journal, _: &mut ServedClaims) -> JournalResult<()> {
@@ -160,6 +176,7 @@ pub(crate) fn give_back(worker: WorkerId, claimed: &Claimed) -> Option<Box<dyn O
         order: Order::Finish,
         weight: results.len(),
         input: (worker, results),
+        needs: |ledger, (_, results), needs| ledger.needs_of_results(results, needs),
         work: |desk, (worker, results)| desk.ledger.finish(desk.journal, *worker, results).map(|_| ()),
         output: None,
         reply,
@@ -228,7 +245,7 @@ impl<J: Journal> Writer<J> {
         left: &mut Vec<Box<dyn Operation>>,
     ) -> Result<(), JournalError> {
         let mut served = ServedClaims::default();
-        match self.transact(&mut batch, access, &mut served) {
+        let error = match self.transact_in_turn(&mut batch, access, &mut served) {
             Ok(()) => {
                 let changes = self.ledger.keep();
                 self.publish();
@@ -241,29 +258,86 @@ impl<J: Journal> Writer<J> {
                 for Served { waiter, claimed } in served.0 {
                     left.extend(deliver(waiter.request.worker, waiter.reply, Ok(claimed)));
                 }
-                Ok(())
+                return Ok(());
             }
-            Err(error) => {
-                self.ledger.undo();
-                self.journal.roll_back();
-                for served in served.0.into_iter().rev() {
-                    self.ledger.waiters.rejoin(served.waiter);
-                }
-                // Whatever became claimable in vain is still claimable.
-                self.ledger.lanes_changed = true;
-                if error.item_at_fault && batch.len() > 1 {
-                    let second = batch.split_off(batch.len() / 2);
-                    self.run_or_split(batch, left)?;
-                    return self.run_or_split(second, left);
-                }
-                // A full disk is no reason to refuse what writes nothing, such as the renewal of a lease.
-                let (batch, harmless): (Vec<_>, Vec<_>) = batch.into_iter().partition(|operation| operation.writes());
-                if !error.fatal && access == Access::Write && !harmless.is_empty() {
-                    self.attempt(harmless, Access::Memory, left)?;
-                    return self.refuse(batch, &error, left);
-                }
-                self.refuse(batch.into_iter().chain(harmless).collect(), &error, left)
+            Err(error) => error,
+        };
+        if error.fault == Fault::Item && batch.len() > 1 {
+            let second = batch.split_off(batch.len() / 2);
+            self.run_or_split(batch, left)?;
+            return self.run_or_split(second, left);
+        }
+        // A full disk is no reason to refuse what writes nothing, such as the renewal of a lease.
+        let (batch, harmless): (Vec<_>, Vec<_>) = batch.into_iter().partition(|operation| operation.writes());
+        let may_go_on = error.fault != Fault::Fatal && !self.journal.is_shared();
+        if may_go_on && access == Access::Write && !harmless.is_empty() {
+            self.attempt(harmless, Access::Memory, left)?;
+            return self.refuse(batch, &error, left);
+        }
+        self.refuse(batch.into_iter().chain(harmless).collect(), &error, left)
+    }
+
+    /// Carries out a transaction; whenever another node was first, catches up with it and begins again.
+    fn transact_in_turn(
+        &mut self,
+        batch: &mut [Box<dyn Operation>],
+        access: Access,
+        served: &mut ServedClaims,
+    ) -> JournalResult<()> {
+        loop {
+            let Err(error) = self.transact(batch, access, served) else { return Ok(()) };
+            self.ledger.undo();
+            self.journal.roll_back();
+            for served in served.0.drain(..).rev() {
+                self.ledger.waiters.rejoin(served.waiter);
             }
+            // Whatever became claimable in vain is still claimable.
+            self.ledger.lanes_changed = true;
+            if error.fault != Fault::Behind {
+                return Err(error);
+            }
+            self.catch_up(true)?;
+        }
+    }
+
+    /// Follows what other nodes did.
+    fn catch_up(&mut self, in_turn: bool) -> JournalResult<()> {
+        loop {
+            let missed = self.journal.missed(in_turn)?;
+            if missed.is_empty() {
+                return Ok(());
+            }
+            for redo in missed {
+                self.ledger
+                    .follow(&redo)
+                    .map_err(|damaged| JournalError { reason: damaged.to_string(), fault: Fault::Astray })?;
+            }
+            self.publish();
+        }
+    }
+
+    /// Catches up with other nodes and serves claims that wait for what they did.
+    pub fn follow(&mut self) -> Result<(), JournalError> {
+        self.catch_up(false)?;
+        if !self.ledger.lanes_changed || self.ledger.waiters.is_empty() {
+            return Ok(());
+        }
+        let mut left = Vec::new();
+        self.run_or_split(Vec::new(), &mut left)?;
+        self.run(left)
+    }
+
+    /// Takes on memory that was loaded anew. Whoever waits goes on waiting.
+    pub fn replace_ledger(&mut self, ledger: Ledger) {
+        let old = std::mem::replace(&mut self.ledger, ledger);
+        self.ledger.take_over(old);
+        self.publish();
+    }
+
+    /// Sends everybody away who waits for work: they would wait in vain.
+    pub fn end_polls(&mut self) {
+        for waiter in self.ledger.waiters.drain() {
+            let _ = waiter.reply.send(Ok(Claimed::default()));
         }
     }
 
@@ -273,15 +347,19 @@ impl<J: Journal> Writer<J> {
         error: &JournalError,
         left: &mut Vec<Box<dyn Operation>>,
     ) -> Result<(), JournalError> {
-        let failure = if error.fatal {
-            StoreError::unknown(error.reason.clone())
-        } else {
-            StoreError::not_applied(error.reason.clone())
+        let failure = match error.fault {
+            Fault::Fatal | Fault::Unknown => StoreError::unknown(error.reason.clone()),
+            Fault::Refused | Fault::Item | Fault::Behind | Fault::Astray => {
+                StoreError::not_applied(error.reason.clone())
+            }
         };
         for operation in batch {
             left.extend(operation.answer(&mut self.ledger, Some(&failure)));
         }
-        if error.fatal { Err(error.clone()) } else { Ok(()) }
+        match error.fault {
+            Fault::Fatal | Fault::Astray => Err(error.clone()),
+            Fault::Refused | Fault::Item | Fault::Behind | Fault::Unknown => Ok(()),
+        }
     }
 
     fn transact(
@@ -291,20 +369,41 @@ impl<J: Journal> Writer<J> {
         served: &mut ServedClaims,
     ) -> JournalResult<()> {
         self.ledger.start();
-        let has_work =
-            self.ledger.lanes_changed || self.ledger.unfinished || batch.iter().any(|operation| operation.writes());
+        let shared = self.journal.is_shared();
+        let has_work = shared
+            || self.ledger.lanes_changed
+            || self.ledger.unfinished
+            || batch.iter().any(|operation| operation.writes());
         let writes = has_work && access == Access::Write;
         if writes {
             self.journal.begin()?;
         }
-        for operation in batch {
+        if shared {
+            let mut needs = Needs::default();
+            for operation in batch.iter() {
+                operation.needs(&self.ledger, &mut needs);
+            }
+            self.journal.prefetch(&needs)?;
+        }
+        for operation in &mut *batch {
             operation.run(&mut self.ledger, &mut self.journal, served)?;
         }
         if writes {
             self.ledger.serve_waiters(&mut self.journal, &mut served.0)?;
             self.ledger.settle_keys();
             self.ledger.seal(&mut self.journal)?;
-            self.journal.commit()?;
+            if shared {
+                let redo = self.ledger.redo(self.journal.has_changes());
+                let tells = redo.is_some();
+                self.journal.append(redo, batch.iter().any(|operation| operation.must_be_current()));
+                self.journal.commit()?;
+                if tells {
+                    self.ledger.told_others();
+                }
+            } else {
+                self.journal.commit()?;
+                self.ledger.told_others();
+            }
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use windlass_core::task::ClaimedTask;
 use windlass_core::transition::{Trigger, transition};
 
 use crate::index::{Index, Lease, LiveTask};
-use crate::journal::{ClaimEntry, ClaimRow, Journal, JournalResult};
+use crate::journal::{ClaimEntry, ClaimRow, Journal, JournalResult, Needs};
 use crate::lanes::{Pick, Room};
 use crate::ledger::{Ledger, Noted, moved};
 use crate::waiters::{ClaimReply, Waiter};
@@ -25,6 +25,8 @@ use crate::workers::WorkerEntry;
 const EXPIRED_PER_CLAIM: usize = 500;
 /// Tasks that one claim puts aside because their key is full: memory only, about a microsecond each.
 const PARKED_PER_CLAIM: usize = 20_000;
+/// Tasks whose rows are read with the first that is not at hand, where reading is far: the next claims want them.
+const READ_AHEAD: usize = 256;
 
 /// A claim that got its answer; delivered after the commit.
 pub(crate) struct Served {
@@ -64,6 +66,14 @@ impl Ledger {
 
     /// Serves claims that wait, as far as there is work: in the very transaction that made it.
     pub(crate) fn serve_waiters(&mut self, journal: &mut dyn Journal, served: &mut Vec<Served>) -> JournalResult<()> {
+        for worker in self.to_tell.clone() {
+            if self.has_untold(worker)
+                && let Some(waiter) = self.waiters.of_worker(worker)
+            {
+                let claimed = Claimed { tasks: Vec::new(), cancel: self.tell_revoked(worker) };
+                served.push(Served { waiter, claimed });
+            }
+        }
         loop {
             // What ended in this transaction may have passed its key on, or made room in a limit.
             self.settle_keys();
@@ -150,6 +160,11 @@ impl Ledger {
         let mut grant = Grant { first: None, entries: Vec::new(), claimed: Vec::new() };
         let (mut expirations, mut parked) = (0, 0);
         let served = self.index.lanes.served(serves);
+        if journal.is_shared() && most > 0 {
+            let mut tasks = self.index.lanes.upcoming(&served, most.max(READ_AHEAD));
+            let ahead = tasks.split_off(most.min(tasks.len()));
+            journal.prefetch(&Needs { tasks, ahead, ..Needs::default() })?;
+        }
         while grant.claimed.len() < most {
             let Some(pick) = self.index.lanes.pick(&served, room, self.now) else { break };
             let Some(task) = self.index.task(pick.task) else { return Err(missing(pick.task)) };
@@ -288,7 +303,6 @@ fn serves(registered: &Arc<Serves>, request: &ClaimRequest) -> Arc<Serves> {
 pub(crate) fn missing(key: TaskKey) -> crate::journal::JournalError {
     crate::journal::JournalError {
         reason: format!("task {} is in memory but not in the journal", key.0),
-        item_at_fault: true,
-        fatal: false,
+        fault: crate::journal::Fault::Item,
     }
 }

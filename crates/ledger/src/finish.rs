@@ -18,7 +18,7 @@ use windlass_core::transition::{Effect, Trigger, transition};
 
 use crate::claim::missing;
 use crate::index::{Lease, LiveTask};
-use crate::journal::{AppliedResult, Journal, JournalError, JournalResult};
+use crate::journal::{self, AppliedResult, Journal, JournalError, JournalResult, Needs};
 use crate::ledger::{Ending, Ledger, Move, Past, moved};
 use crate::submit::Prepared;
 
@@ -63,11 +63,8 @@ enum Fault<'a> {
 }
 
 fn effect_of(trigger: Trigger) -> JournalResult<Effect> {
-    transition(Status::Executing, trigger).map_err(|illegal| JournalError {
-        reason: illegal.to_string(),
-        item_at_fault: true,
-        fatal: false,
-    })
+    transition(Status::Executing, trigger)
+        .map_err(|illegal| JournalError { reason: illegal.to_string(), fault: journal::Fault::Item })
 }
 
 impl Ledger {
@@ -80,6 +77,23 @@ impl Ledger {
     ) -> JournalResult<Vec<Result<Finished, LeaseError>>> {
         self.seen(worker);
         results.iter().map(|result| self.finish_one(journal, worker, result)).collect()
+    }
+
+    /// Adds the rows that taking results asks for. Most need none: that a task completed is known from memory.
+    pub(crate) fn needs_of_results(&self, results: &[Arrived], needs: &mut Needs) {
+        for result in results {
+            let Some(key) = self.ids.task_key(result.task) else { continue };
+            let failed = matches!(result.ending, Ended::Failed(_));
+            // A task that is not live has ended: the result was taken before, or comes too late.
+            if self.index.task(key).is_none_or(|task| failed || task.overlaid || task.unique) {
+                needs.tasks.push(key);
+            }
+            if let Ended::Completed { follow_ups, .. } = &result.ending {
+                for task in follow_ups {
+                    task.needs(needs);
+                }
+            }
+        }
     }
 
     /// The live lease that a word about an attempt is fenced by.

@@ -145,6 +145,18 @@ impl Flows {
         Keyed { flow, place: place.filter(|_| ordered), on_failure, limit }
     }
 
+    /// Which key it is, as a task would name it.
+    pub fn described(&self, keyed: &Keyed) -> (QueueName, FlowKey) {
+        let (ordered, scoped) = &self.flows[keyed.flow.0].key;
+        let key = scoped.key.clone();
+        let flow_key = if *ordered {
+            FlowKey::Ordering { key, on_failure: keyed.on_failure }
+        } else {
+            FlowKey::Concurrency { key, limit: keyed.limit }
+        };
+        (scoped.queue.clone(), flow_key)
+    }
+
     /// A place behind everybody who stands in this line, also where the clock stood still meanwhile.
     pub fn back(&self, flow: FlowIx, now: Timestamp) -> Place {
         let after = |(since, _): &(Timestamp, TaskKey)| *since + Duration::from_micros(1);

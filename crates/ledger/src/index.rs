@@ -110,6 +110,38 @@ enum Undo {
     Dead((QueueName, TaskType), i64),
 }
 
+/// Whatever a transaction changed.
+#[derive(Debug, Default)]
+pub struct Touched {
+    /// Live tasks.
+    pub tasks: BTreeSet<TaskKey>,
+    /// Leases.
+    pub leases: BTreeSet<TaskKey>,
+    /// When tasks expire.
+    pub expiries: BTreeSet<TaskKey>,
+    /// What tasks have to do with their key.
+    pub keyed: BTreeSet<TaskKey>,
+    /// Claim rows.
+    pub claims: BTreeSet<u64>,
+    /// Counts of dead letters.
+    pub dead: BTreeSet<(QueueName, TaskType)>,
+    /// Whether a count of ended tasks changed.
+    pub ended: bool,
+}
+
+impl Touched {
+    /// Whether nothing was.
+    pub fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+            && self.leases.is_empty()
+            && self.expiries.is_empty()
+            && self.keyed.is_empty()
+            && self.claims.is_empty()
+            && self.dead.is_empty()
+            && !self.ended
+    }
+}
+
 /// Everything about live tasks that is asked for often.
 #[derive(Debug, Default)]
 pub struct Index {
@@ -379,6 +411,64 @@ impl Index {
         } else {
             self.open_claims.insert(first, tasks);
         }
+    }
+
+    /// How many tasks run under a claim row.
+    pub fn open_claim_tasks(&self, first: u64) -> u32 {
+        self.open_claims.get(&first).copied().unwrap_or(0)
+    }
+
+    /// Sets how many tasks run under a claim row, as another node says.
+    pub fn set_open_claim(&mut self, first: u64, tasks: u32) {
+        self.set_claim(first, tasks);
+    }
+
+    /// Ended tasks by status.
+    pub fn ended_counts(&self) -> [u64; 8] {
+        self.ended
+    }
+
+    /// Sets the number of ended tasks, as another node says.
+    pub fn set_ended_counts(&mut self, ended: [u64; 8]) {
+        self.ended = ended;
+    }
+
+    /// Sets the number of dead letters of a queue and type, as another node says.
+    pub fn set_dead(&mut self, queue: QueueName, task_type: TaskType, count: u64) {
+        if count == 0 {
+            self.dead_letters.remove(&(queue, task_type));
+        } else {
+            self.dead_letters.insert((queue, task_type), count);
+        }
+    }
+
+    /// What the open transaction changed.
+    pub fn touched(&self) -> Touched {
+        let mut touched = Touched::default();
+        for step in &self.undo {
+            match step {
+                Undo::Task(key, _) => {
+                    touched.tasks.insert(*key);
+                }
+                Undo::Lease(key, _) => {
+                    touched.leases.insert(*key);
+                }
+                Undo::Expiry(key, _) => {
+                    touched.expiries.insert(*key);
+                }
+                Undo::Keyed(key, _) => {
+                    touched.keyed.insert(*key);
+                }
+                Undo::ClaimRow(first, _) => {
+                    touched.claims.insert(*first);
+                }
+                Undo::Ended(..) => touched.ended = true,
+                Undo::Dead(place, _) => {
+                    touched.dead.insert(place.clone());
+                }
+            }
+        }
+        touched
     }
 
     /// Counts ended tasks.

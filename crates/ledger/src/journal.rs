@@ -28,10 +28,45 @@ use crate::flows::Place;
 pub struct JournalError {
     /// What went wrong, for a person.
     pub reason: String,
-    /// Set if the same batch, item by item, might do better.
-    pub item_at_fault: bool,
-    /// Set if what is on disk is no longer known: the process must stop.
-    pub fatal: bool,
+    /// What that means for the transaction.
+    pub fault: Fault,
+}
+
+/// What a failure of a journal means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing was written.
+    Refused,
+    /// Nothing was written; the same batch, item by item, might do better.
+    Item,
+    /// Nothing was written: another node was first. To be tried again when this one has caught up.
+    Behind,
+    /// It may have been written, or may be yet. What is true is found out later.
+    Unknown,
+    /// Nothing was written: what memory holds is too far from the truth to catch up, and is to be loaded anew.
+    Astray,
+    /// What is on disk is no longer known: the process must stop.
+    Fatal,
+}
+
+/// Rows that a transaction will ask for: a journal that is far away reads them at once.
+#[derive(Clone, Debug, Default)]
+pub struct Needs {
+    /// Tasks, with all that belongs to them.
+    pub tasks: Vec<TaskKey>,
+    /// Tasks that will be asked for soon: to be read only if something else is.
+    pub ahead: Vec<TaskKey>,
+    /// Idempotency keys.
+    pub idempotency: Vec<KeyScope>,
+    /// Unique keys.
+    pub uniques: Vec<UniqueKey>,
+}
+
+impl Needs {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.tasks.is_empty() && self.idempotency.is_empty() && self.uniques.is_empty()
+    }
 }
 
 /// Result of a journal call.
@@ -314,6 +349,29 @@ pub trait Journal: Send {
     fn commit(&mut self) -> JournalResult<()>;
     /// Forgets everything since [`Journal::begin`].
     fn roll_back(&mut self);
+
+    /// Whether other nodes write to it too.
+    fn is_shared(&self) -> bool {
+        false
+    }
+    /// Reads what will be asked for, if reading is far.
+    fn prefetch(&mut self, _: &Needs) -> JournalResult<()> {
+        Ok(())
+    }
+    /// An item of the inbox goes with this transaction.
+    fn take_from_inbox(&mut self, _: i64) {}
+    /// Of a shared journal: whether the transaction wrote anything.
+    fn has_changes(&self) -> bool {
+        false
+    }
+    /// Of a shared journal: what the transaction did to memory, for the others to follow. With nothing to tell and
+    /// nothing written, a commit writes nothing, and only if `must_be_current` makes sure that no other node has.
+    fn append(&mut self, _redo: Option<Vec<u8>>, _must_be_current: bool) {}
+    /// Of a shared journal: what others did since the last call, in order; nothing if memory is current. With
+    /// `in_turn` the next commit comes before theirs.
+    fn missed(&mut self, _in_turn: bool) -> JournalResult<Vec<Vec<u8>>> {
+        Ok(Vec::new())
+    }
 
     /// A task as submitted.
     fn task(&mut self, key: TaskKey) -> JournalResult<Option<TaskRow>>;

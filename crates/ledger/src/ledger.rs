@@ -150,6 +150,12 @@ pub struct Ledger {
     pub(crate) unfinished: bool,
     /// When old events were last looked through.
     pub(crate) events_pruned_at: Timestamp,
+    /// Workers that were heard of and that others have yet to be told of.
+    pub(crate) seen_workers: BTreeSet<WorkerId>,
+    /// Workers of which another node cancelled a task: whoever of them waits here is told.
+    pub(crate) to_tell: BTreeSet<WorkerId>,
+    /// A heartbeat came in this transaction: others must know.
+    pub(crate) was_beaten: bool,
     changes: Vec<Committed>,
     event_no: Option<u64>,
     ended_delta: [i64; 8],
@@ -161,6 +167,7 @@ struct Before {
     numbers: AllNumbers,
     settings: Arc<Settings>,
     workers: Vec<(WorkerId, Option<WorkerEntry>)>,
+    tenants: HashMap<(QueueName, Text), Option<Bucket>>,
 }
 
 impl Ledger {
@@ -173,7 +180,7 @@ impl Ledger {
         workers: HashMap<WorkerId, WorkerEntry>,
     ) -> Self {
         let now = clock.now();
-        let before = Before { numbers, settings: Arc::clone(&settings), workers: Vec::new() };
+        let before = Before { numbers, settings: Arc::clone(&settings), workers: Vec::new(), tenants: HashMap::new() };
         Self {
             clock,
             now,
@@ -189,11 +196,19 @@ impl Ledger {
             lanes_changed: false,
             unfinished: false,
             events_pruned_at: Timestamp::EPOCH,
+            seen_workers: BTreeSet::new(),
+            to_tell: BTreeSet::new(),
+            was_beaten: false,
             changes: Vec::new(),
             event_no: None,
             ended_delta: [0; 8],
             before,
         }
+    }
+
+    /// Nothing happens before this.
+    pub fn not_before(&mut self, at: Timestamp) {
+        self.now = self.now.max(at);
     }
 
     /// Begins a transaction.
@@ -223,18 +238,95 @@ impl Ledger {
     pub fn keep(&mut self) -> Vec<Committed> {
         self.index.keep();
         self.before.workers.clear();
+        self.before.tenants.clear();
+        self.to_tell.clear();
+        self.was_beaten = false;
         let changes = std::mem::take(&mut self.changes);
         self.count_for_workers(&changes);
         if !self.watchers.is_empty() {
             for change in changes.iter().filter(|change| change.to.is_ended()) {
-                let key = self.ids.task_key(change.event.task_id);
-                for watcher in key.and_then(|key| self.watchers.remove(&key)).into_iter().flatten() {
-                    // Whoever is gone does not need to know.
-                    let _ = watcher.send(());
+                if let Some(key) = self.ids.task_key(change.event.task_id) {
+                    self.tell_watchers(key);
                 }
             }
         }
         changes
+    }
+
+    /// The task has ended: whoever waits for that is told.
+    pub(crate) fn tell_watchers(&mut self, key: TaskKey) {
+        for watcher in self.watchers.remove(&key).into_iter().flatten() {
+            // Whoever is gone does not need to know.
+            let _ = watcher.send(());
+        }
+    }
+
+    /// Others know who was heard of.
+    pub fn told_others(&mut self) {
+        for id in std::mem::take(&mut self.seen_workers) {
+            if let Some(entry) = self.workers.get_mut(&id) {
+                entry.told_at = entry.last_seen_at;
+            }
+        }
+    }
+
+    /// What changed in the open transaction.
+    pub(crate) fn changes(&self) -> &[Committed] {
+        &self.changes
+    }
+
+    /// The settings, if the open transaction changed them.
+    pub(crate) fn changed_settings(&self) -> Option<&Settings> {
+        (!Arc::ptr_eq(&self.settings, &self.before.settings)).then_some(&self.settings)
+    }
+
+    /// Workers whose row or breaker the open transaction changed.
+    pub(crate) fn changed_workers(&self) -> BTreeSet<WorkerId> {
+        self.before.workers.iter().map(|(id, _)| *id).collect()
+    }
+
+    /// Tenants that the open transaction charged.
+    pub(crate) fn changed_tenants(&self) -> impl Iterator<Item = (&(QueueName, Text), &Bucket)> {
+        self.before.tenants.keys().filter_map(|place| Some((place, self.tenant_buckets.get(place)?)))
+    }
+
+    /// Remembers what a tenant had before it is charged.
+    pub(crate) fn remember_tenant(&mut self, place: &(QueueName, Text)) {
+        if !self.before.tenants.contains_key(place) {
+            self.before.tenants.insert(place.clone(), self.tenant_buckets.get(place).copied());
+        }
+    }
+
+    /// What another node left to tenants.
+    pub(crate) fn follow_tenants(&mut self, levels: Vec<(QueueName, Text, f64, i64)>) {
+        for (queue, tenant, tokens, as_of) in levels {
+            let limit = self.settings.queues.get(&queue).and_then(|queue| queue.tenant_rate_limit);
+            if let Some(limit) = limit {
+                let bucket = Bucket::at_level(limit, tokens, Timestamp::from_micros(as_of));
+                self.tenant_buckets.insert((queue, tenant), bucket);
+            }
+        }
+    }
+
+    /// The first free numbers of tasks, claims and event rows.
+    pub(crate) fn next_numbers(&self) -> [u64; 3] {
+        [self.numbers.task.next, self.numbers.claim.next, self.numbers.event.next]
+    }
+
+    /// Numbers below these are taken.
+    pub(crate) fn set_next_numbers(&mut self, [task, claim, event]: [u64; 3]) {
+        self.numbers = AllNumbers {
+            task: Numbers::new(Sequence::Task, task),
+            claim: Numbers::new(Sequence::Claim, claim),
+            event: Numbers::new(Sequence::Event, event),
+        };
+    }
+
+    /// What was followed stays; somebody may have waited for it.
+    pub(crate) fn settle_followed(&mut self) {
+        self.index.keep();
+        self.before.settings = Arc::clone(&self.settings);
+        self.lanes_changed = true;
     }
 
     fn count_for_workers(&mut self, changes: &[Committed]) {
@@ -256,6 +348,19 @@ impl Ledger {
                 | Change::Discarded { .. }
                 | Change::Amended { .. } => {}
             }
+        }
+    }
+
+    /// Takes over who waits at a ledger that this one replaces.
+    pub(crate) fn take_over(&mut self, old: Ledger) {
+        self.waiters = old.waiters;
+        self.watchers = old.watchers;
+        self.seen_workers = old.seen_workers;
+        self.lanes_changed = true;
+        // Whoever watches a task that has ended meanwhile looks again.
+        let gone: Vec<TaskKey> = self.watchers.keys().filter(|key| self.index.task(**key).is_none()).copied().collect();
+        for key in gone {
+            self.tell_watchers(key);
         }
     }
 
@@ -289,7 +394,14 @@ impl Ledger {
     pub fn undo(&mut self) {
         self.index.undo();
         self.changes.clear();
+        self.was_beaten = false;
         self.event_no = None;
+        for (place, bucket) in std::mem::take(&mut self.before.tenants) {
+            match bucket {
+                Some(bucket) => self.tenant_buckets.insert(place, bucket),
+                None => self.tenant_buckets.remove(&place),
+            };
+        }
         self.ended_delta = [0; 8];
         self.numbers = self.before.numbers;
         // Whoever undoes says that lanes have changed; to go on at once would fail at once.

@@ -16,10 +16,15 @@ use windlass_core::transition::{Effect, Trigger, transition};
 use crate::claim::{Served, missing};
 use crate::finish::given_up;
 use crate::index::{Lease, LiveTask};
-use crate::journal::{Ended, Journal, JournalResult, SEGMENT_KEYS, TaskRow, UniqueRow};
+use crate::journal::{Ended, Journal, JournalResult, Needs, SEGMENT_KEYS, TaskRow, UniqueRow};
 use crate::ledger::{Ending, Ledger, Move, Noted, Past, moved};
 
 impl Ledger {
+    /// Adds the rows of tasks that somebody wants to change.
+    pub(crate) fn needs_of_tasks(&self, ids: &[TaskId], needs: &mut Needs) {
+        needs.tasks.extend(ids.iter().filter_map(|id| self.ids.task_key(*id)));
+    }
+
     /// Where a task stands, live or ended.
     fn find(&mut self, journal: &mut dyn Journal, id: TaskId) -> JournalResult<Result<(TaskKey, Found), ChangeError>> {
         let Some(key) = self.ids.task_key(id) else { return Ok(Err(ChangeError::UnknownTask)) };
@@ -55,6 +60,21 @@ impl Ledger {
             });
         }
         Ok(answers)
+    }
+
+    /// Cancels a task that nobody has begun, and says why.
+    pub(crate) fn cancel_with_note(
+        &mut self,
+        journal: &mut dyn Journal,
+        id: TaskId,
+        note: String,
+    ) -> JournalResult<()> {
+        let Ok((key, Found::Live(task))) = self.find(journal, id)? else { return Ok(()) };
+        let Ok(effect) = legal(task.status, Trigger::Cancel) else { return Ok(()) };
+        let past = Self::past(journal, key, &task, None)?;
+        let ended = moved(task, &effect, self.now, Duration::ZERO);
+        let change = Change::Cancelled { note: Some(note) };
+        self.end(journal, Move::new(key, task.status, ended, effect, past, change, Actor::System), Ending::default())
     }
 
     fn cancel_one(

@@ -14,7 +14,7 @@ use crate::journal::{Journal, JournalResult};
 use crate::ledger::Ledger;
 
 impl Ledger {
-    fn adopt(&mut self, settings: Settings) {
+    pub(crate) fn adopt(&mut self, settings: Settings) {
         self.settings = Arc::new(settings);
         self.index.lanes.apply(&self.settings, true);
         self.lanes_changed = true;

@@ -1,6 +1,7 @@
 //! The store contract over a ledger: every verb is one call to the writer; reads put
 //! together what the writer knows and what the archive has.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,8 +18,8 @@ use windlass_core::names::{QueueName, TaskType};
 use windlass_core::settings::{QueueChange, QueueSettings, Settings, TypeChange, TypeSettings};
 use windlass_core::store::{
     Amendment, Beaten, BreakerError, Cancelled, Capabilities, ChangeError, ClaimRequest, Claimed, Cursor, Each, Finish,
-    Finished, Heartbeat, LaneStats, LeaseError, ListError, Page, ProgressReport, Requeue, SettingsError, Stats,
-    StepReport, Store, StoreError, SubmitError, Submitted, Sweep, Waiting, WorkerError,
+    Finished, Heartbeat, InboxItem, Intake, LaneStats, LeaseError, ListError, Page, ProgressReport, Requeue,
+    SettingsError, Stats, StepReport, Store, StoreError, SubmitError, Submitted, Sweep, Waiting, WorkerError,
 };
 use windlass_core::task::{NewTask, Task};
 use windlass_core::time::{Clock, Timestamp};
@@ -27,8 +28,11 @@ use windlass_core::worker::{Worker, WorkerProfile};
 use crate::archive::{self, Archive, Cold, Hot};
 use crate::batch::{Call, ClaimCall, Desk, Operation, Order, Shared, give_back};
 use crate::finish::Arrived;
-use crate::journal::JournalResult;
+use crate::intake::Incoming;
+use crate::journal::{JournalResult, Needs};
+use crate::ledger::Ledger;
 use crate::submit::Prepared;
+use crate::sweep::Timer;
 
 /// The way to the writer.
 #[async_trait]
@@ -39,6 +43,39 @@ pub trait Inbox: Send + Sync {
     fn send_later(&self, operation: Box<dyn Operation>);
     /// Finishes everything handed over and stops the writer.
     async fn close(&self);
+}
+
+/// What a store has to do with others that use the same database.
+#[async_trait]
+pub trait Others: Send + Sync {
+    /// See [`Store::lead`].
+    async fn lead(&self, span: Duration) -> Result<bool, StoreError>;
+    /// See [`Store::resign`].
+    async fn resign(&self);
+    /// See [`Store::inbox`].
+    async fn inbox(&self, after: i64, limit: usize) -> Result<Vec<InboxItem>, StoreError>;
+    /// See [`Store::inbox_grown`].
+    async fn inbox_grown(&self);
+}
+
+/// A store that only one process can open: it leads, and nobody else writes.
+pub struct Alone;
+
+#[async_trait]
+impl Others for Alone {
+    async fn lead(&self, _: Duration) -> Result<bool, StoreError> {
+        Ok(true)
+    }
+
+    async fn resign(&self) {}
+
+    async fn inbox(&self, _: i64, _: usize) -> Result<Vec<InboxItem>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn inbox_grown(&self) {
+        std::future::pending::<()>().await;
+    }
 }
 
 /// What a store over a ledger is made of.
@@ -57,6 +94,8 @@ pub struct Parts {
     pub archive: Arc<dyn Archive>,
     /// What the writer publishes.
     pub shared: Arc<Shared>,
+    /// Who else uses the database.
+    pub others: Arc<dyn Others>,
 }
 
 /// A store whose lanes and leases are in the memory of one writer.
@@ -78,8 +117,20 @@ impl LedgerStore {
         input: I,
         work: fn(&mut Desk<'_>, &I) -> JournalResult<O>,
     ) -> Result<O, StoreError> {
+        self.call_with(order, weight, input, |_, _, _| {}, work).await
+    }
+
+    /// A call that says beforehand which rows it will ask for.
+    async fn call_with<I: Send + 'static, O: Send + 'static>(
+        &self,
+        order: Order,
+        weight: usize,
+        input: I,
+        needs: fn(&Ledger, &I, &mut Needs),
+        work: fn(&mut Desk<'_>, &I) -> JournalResult<O>,
+    ) -> Result<O, StoreError> {
         let (reply, answer) = oneshot::channel();
-        self.0.inbox.send(Box::new(Call { order, weight, input, work, output: None, reply })).await?;
+        self.0.inbox.send(Box::new(Call { order, weight, input, needs, work, output: None, reply })).await?;
         answer.await.unwrap_or_else(|_| Err(StoreError::unknown("the store was closed before it answered")))
     }
 
@@ -203,8 +254,34 @@ impl Store for LedgerStore {
 
     async fn submit(&self, tasks: Vec<NewTask>) -> Result<Vec<Submitted>, SubmitError> {
         let prepared: Vec<Prepared> = tasks.into_iter().map(Prepared::new).collect();
-        self.call(Order::Submit, prepared.len(), prepared, |desk, tasks| desk.ledger.submit(desk.journal, tasks))
-            .await?
+        self.call_with(
+            Order::Submit,
+            prepared.len(),
+            prepared,
+            |_, tasks, needs| tasks.iter().for_each(|task| task.needs(needs)),
+            |desk, tasks| desk.ledger.submit(desk.journal, tasks),
+        )
+        .await?
+    }
+
+    async fn inbox(&self, after: i64, limit: usize) -> Result<Vec<InboxItem>, StoreError> {
+        self.0.others.inbox(after, limit).await
+    }
+
+    async fn inbox_grown(&self) {
+        self.0.others.inbox_grown().await;
+    }
+
+    async fn take_in(&self, items: Vec<Intake>) -> Each<Submitted, SubmitError> {
+        let items: Vec<Incoming> = items.into_iter().map(Incoming::new).collect();
+        self.call_with(
+            Order::Submit,
+            items.len(),
+            items,
+            |_, items, needs| items.iter().for_each(|item| item.needs(needs)),
+            |desk, items| desk.ledger.take_in(desk.journal, items),
+        )
+        .await
     }
 
     async fn claim(&self, request: ClaimRequest) -> Result<Claimed, WorkerError> {
@@ -223,9 +300,13 @@ impl Store for LedgerStore {
 
     async fn finish(&self, worker: WorkerId, results: Vec<Finish>) -> Each<Finished, LeaseError> {
         let arrived: Vec<Arrived> = results.into_iter().map(Arrived::from).collect();
-        self.call(Order::Finish, arrived.len(), (worker, arrived), |desk, (worker, results)| {
-            desk.ledger.finish(desk.journal, *worker, results)
-        })
+        self.call_with(
+            Order::Finish,
+            arrived.len(),
+            (worker, arrived),
+            |ledger, (_, results), needs| ledger.needs_of_results(results, needs),
+            |desk, (worker, results)| desk.ledger.finish(desk.journal, *worker, results),
+        )
         .await
     }
 
@@ -241,16 +322,26 @@ impl Store for LedgerStore {
     }
 
     async fn record_steps(&self, worker: WorkerId, reports: Vec<StepReport>) -> Each<(), LeaseError> {
-        self.call(Order::Change, 1, (worker, reports), |desk, (worker, reports)| {
-            desk.ledger.record_steps(desk.journal, *worker, reports)
-        })
+        self.call_with(
+            Order::Change,
+            1,
+            (worker, reports),
+            |ledger, (_, reports), needs| {
+                needs.tasks.extend(reports.iter().filter_map(|report| ledger.ids.task_key(report.task)));
+            },
+            |desk, (worker, reports)| desk.ledger.record_steps(desk.journal, *worker, reports),
+        )
         .await
     }
 
     async fn cancel(&self, tasks: Vec<TaskId>, by: Actor) -> Each<Cancelled, ChangeError> {
-        self.call(Order::Change, 1, (tasks, by), |desk, (tasks, by)| {
-            desk.ledger.cancel(desk.journal, tasks, *by, desk.served)
-        })
+        self.call_with(
+            Order::Change,
+            1,
+            (tasks, by),
+            |ledger, (tasks, _), needs| ledger.needs_of_tasks(tasks, needs),
+            |desk, (tasks, by)| desk.ledger.cancel(desk.journal, tasks, *by, desk.served),
+        )
         .await
     }
 
@@ -267,45 +358,83 @@ impl Store for LedgerStore {
     }
 
     async fn requeue(&self, wishes: Vec<Requeue>, by: Actor) -> Each<(), ChangeError> {
-        self.call(Order::Change, 1, (wishes, by), |desk, (wishes, by)| desk.ledger.requeue(desk.journal, wishes, *by))
-            .await
+        self.call_with(
+            Order::Change,
+            1,
+            (wishes, by),
+            |ledger, (wishes, _), needs| {
+                needs.tasks.extend(wishes.iter().filter_map(|wish| ledger.ids.task_key(wish.task)));
+            },
+            |desk, (wishes, by)| desk.ledger.requeue(desk.journal, wishes, *by),
+        )
+        .await
     }
 
     async fn bury(&self, tasks: Vec<TaskId>, note: String, by: Actor) -> Each<(), ChangeError> {
-        self.call(Order::Change, 1, (tasks, note, by), |desk, (tasks, note, by)| {
-            desk.ledger.bury(desk.journal, tasks, note, *by)
-        })
+        self.call_with(
+            Order::Change,
+            1,
+            (tasks, note, by),
+            |ledger, (tasks, ..), needs| ledger.needs_of_tasks(tasks, needs),
+            |desk, (tasks, note, by)| desk.ledger.bury(desk.journal, tasks, note, *by),
+        )
         .await
     }
 
     async fn discard(&self, tasks: Vec<TaskId>, note: Option<String>, by: Actor) -> Each<(), ChangeError> {
-        self.call(Order::Change, 1, (tasks, note, by), |desk, (tasks, note, by)| {
-            desk.ledger.discard(desk.journal, tasks, note.as_deref(), *by)
-        })
+        self.call_with(
+            Order::Change,
+            1,
+            (tasks, note, by),
+            |ledger, (tasks, ..), needs| ledger.needs_of_tasks(tasks, needs),
+            |desk, (tasks, note, by)| desk.ledger.discard(desk.journal, tasks, note.as_deref(), *by),
+        )
         .await
     }
 
     async fn make_due(&self, limit: usize) -> Result<Sweep, StoreError> {
-        self.call(Order::Change, 1, limit, |desk, limit| desk.ledger.make_due(desk.journal, *limit)).await
+        self.call_with(
+            Order::Change,
+            1,
+            limit,
+            |ledger, limit, needs| ledger.needs_of_sweep(Timer::Due, ledger.now, *limit, needs),
+            |desk, limit| desk.ledger.make_due(desk.journal, *limit),
+        )
+        .await
     }
 
     async fn lapse_leases(&self, limit: usize) -> Result<Sweep, StoreError> {
         // As of now: what the writer is busy with meanwhile must not lapse a lease whose renewal waits with us.
-        self.call(Order::Change, 1, (limit, self.now()), |desk, (limit, as_of)| {
-            desk.ledger.lapse_leases(desk.journal, *limit, *as_of)
-        })
+        self.call_with(
+            Order::Change,
+            1,
+            (limit, self.now()),
+            |ledger, (limit, as_of), needs| ledger.needs_of_sweep(Timer::Lapsing, *as_of, *limit, needs),
+            |desk, (limit, as_of)| desk.ledger.lapse_leases(desk.journal, *limit, *as_of),
+        )
         .await
     }
 
     async fn time_out(&self, limit: usize) -> Result<Sweep, StoreError> {
-        self.call(Order::Change, 1, (limit, self.now()), |desk, (limit, as_of)| {
-            desk.ledger.time_out(desk.journal, *limit, *as_of)
-        })
+        self.call_with(
+            Order::Change,
+            1,
+            (limit, self.now()),
+            |ledger, (limit, as_of), needs| ledger.needs_of_sweep(Timer::Deadlines, *as_of, *limit, needs),
+            |desk, (limit, as_of)| desk.ledger.time_out(desk.journal, *limit, *as_of),
+        )
         .await
     }
 
     async fn expire(&self, limit: usize) -> Result<Sweep, StoreError> {
-        self.call(Order::Change, 1, limit, |desk, limit| desk.ledger.expire(desk.journal, *limit)).await
+        self.call_with(
+            Order::Change,
+            1,
+            limit,
+            |ledger, limit, needs| ledger.needs_of_sweep(Timer::Expiring, ledger.now, *limit, needs),
+            |desk, limit| desk.ledger.expire(desk.journal, *limit),
+        )
+        .await
     }
 
     async fn prune(&self, limit: usize) -> Result<Sweep, StoreError> {
@@ -327,14 +456,13 @@ impl Store for LedgerStore {
 
     async fn get(&self, tasks: Vec<TaskId>) -> Result<Vec<Option<Task>>, StoreError> {
         let keys: Vec<Option<TaskKey>> = tasks.iter().map(|id| self.0.ids.task_key(*id)).collect();
-        let known: Vec<TaskKey> = keys.iter().flatten().copied().collect();
-        let mut found = self.read(&known).await?.into_iter();
-        Ok(keys
-            .into_iter()
-            .zip(tasks)
-            // The key alone is not the task: the time in the id must be its time too.
-            .map(|(key, id)| key.and_then(|_| found.next().flatten()).filter(|task| task.id == id))
-            .collect())
+        // Somebody may ask for the same task twice.
+        let known: BTreeSet<TaskKey> = keys.iter().flatten().copied().collect();
+        let known: Vec<TaskKey> = known.into_iter().collect();
+        let found: BTreeMap<TaskKey, Option<Task>> = known.iter().copied().zip(self.read(&known).await?).collect();
+        let task = |key: Option<TaskKey>| found.get(&key?).cloned().flatten();
+        // The key alone is not the task: the time in the id must be its time too.
+        Ok(keys.into_iter().zip(tasks).map(|(key, id)| task(key).filter(|task| task.id == id)).collect())
     }
 
     async fn list(&self, filter: TaskFilter, limit: usize, after: Option<Cursor>) -> Result<Page<Task>, ListError> {
@@ -511,6 +639,14 @@ impl Store for LedgerStore {
             desk.ledger.replay_settled(desk.journal, name, *since)
         })
         .await
+    }
+
+    async fn lead(&self, span: Duration) -> Result<bool, StoreError> {
+        self.0.others.lead(span).await
+    }
+
+    async fn resign(&self) {
+        self.0.others.resign().await;
     }
 
     async fn check(&self) -> Result<(), StoreError> {

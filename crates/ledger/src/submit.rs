@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use windlass_core::actor::Actor;
 use windlass_core::event::Change;
@@ -21,7 +22,8 @@ use windlass_core::transition::{Trigger, transition};
 use crate::claim::missing;
 use crate::flows;
 use crate::index::LiveTask;
-use crate::journal::{Journal, JournalResult, KeyRow, KeyScope, SEGMENT_KEYS, SubmitTimes, UniqueRow};
+use crate::intake::KnownAs;
+use crate::journal::{Journal, JournalResult, KeyRow, KeyScope, Needs, SEGMENT_KEYS, SubmitTimes, UniqueRow};
 use crate::ledger::{Ledger, Move, Noted};
 
 /// A task to be stored, with what can be computed before it is its turn.
@@ -30,6 +32,8 @@ pub struct Prepared {
     spec: TaskSpec,
     start: Start,
     key: Option<(KeyScope, u64)>,
+    /// Set if the task has its id already.
+    known_as: Option<KnownAs>,
 }
 
 impl Prepared {
@@ -41,7 +45,25 @@ impl Prepared {
                 ^ windlass_core::json::digest(spec.task_type.as_str().as_bytes()).rotate_left(1);
             (KeyScope { queue: spec.queue.clone(), tenant: spec.tenant.clone(), key }, digest)
         });
-        Self { spec, start, key }
+        Self { spec, start, key, known_as: None }
+    }
+
+    /// The same task under an id that it has already.
+    #[must_use]
+    pub(crate) fn known_as(self, key: TaskKey, created_at: Timestamp) -> Self {
+        Self { known_as: Some(KnownAs { key, created_at }), ..self }
+    }
+
+    /// The same task without anything that another could stand in the way of.
+    pub(crate) fn without_keys(&self) -> Self {
+        let spec = TaskSpec { idempotency_key: None, unique: None, flow_key: None, ..self.spec.clone() };
+        Self { spec, start: self.start, key: None, known_as: self.known_as }
+    }
+
+    /// Adds the rows that storing it asks for.
+    pub(crate) fn needs(&self, needs: &mut Needs) {
+        needs.idempotency.extend(self.key.iter().map(|(scope, _)| scope.clone()));
+        needs.uniques.extend(self.spec.unique.iter().map(|unique| unique.key));
     }
 }
 
@@ -338,7 +360,10 @@ impl Ledger {
                 self.tenant_buckets.clear();
             }
         }
-        self.tenant_buckets.extend(charged);
+        for (place, bucket) in charged {
+            self.remember_tenant(&place);
+            self.tenant_buckets.insert(place, bucket);
+        }
         Ok(())
     }
 
@@ -383,7 +408,7 @@ impl Ledger {
     }
 
     /// The answer for a task that was there before.
-    fn known(
+    pub(crate) fn known(
         &mut self,
         journal: &mut dyn Journal,
         key: TaskKey,
@@ -423,11 +448,21 @@ impl Ledger {
         Ok(self.insert(journal, task, actor)?.id)
     }
 
-    fn insert(&mut self, journal: &mut dyn Journal, task: &Prepared, actor: Actor) -> JournalResult<Submitted> {
-        let now = self.now;
+    pub(crate) fn insert(
+        &mut self,
+        journal: &mut dyn Journal,
+        task: &Prepared,
+        actor: Actor,
+    ) -> JournalResult<Submitted> {
         let run_at = self.run_at(task.start);
         let status = self.first_status(run_at);
-        let key = TaskKey(self.numbers.task.take(1, journal)?);
+        let (key, now) = match task.known_as {
+            // Its id has the time at which it was written, by the clock of the database, which may be ahead of ours.
+            Some(KnownAs { key, created_at }) => (key, created_at),
+            None => (TaskKey(self.numbers.task.take(1, journal)?), self.now),
+        };
+        // Recovery tells by these two times whether it was queued at once.
+        let run_at = if status == Status::Queued { now } else { run_at.max(now + Duration::from_micros(1)) };
         if key.0.is_multiple_of(SEGMENT_KEYS) || !self.index.segment_is_live(key) {
             journal.open_segment(key.0 / SEGMENT_KEYS)?;
             let before = TaskKey(key.0.saturating_sub(SEGMENT_KEYS));
@@ -438,7 +473,7 @@ impl Ledger {
         let event_no = self.event_no(journal)?;
         journal.insert_task(key, &task.spec, SubmitTimes { created_at: now, run_at, event_no })?;
         self.remember_key(journal, task, key, now)?;
-        self.take_unique(journal, key, &task.spec)?;
+        self.take_unique(journal, key, now, &task.spec)?;
         let settings = Arc::clone(&self.settings);
         // From here on nothing fails, so that the lane is not left without a member.
         let lane = self.index.lanes.open(&LaneKey::of(&task.spec, &settings), &settings);
@@ -504,9 +539,15 @@ impl Ledger {
         journal.put_idempotency(scope, &KeyRow { task, created_at, digest: *digest, forget_at })
     }
 
-    fn take_unique(&mut self, journal: &mut dyn Journal, key: TaskKey, spec: &TaskSpec) -> JournalResult<()> {
+    fn take_unique(
+        &mut self,
+        journal: &mut dyn Journal,
+        key: TaskKey,
+        created_at: Timestamp,
+        spec: &TaskSpec,
+    ) -> JournalResult<()> {
         let Some(unique) = &spec.unique else { return Ok(()) };
         let keep_until = unique.for_seconds.map(|span| self.now + span.min(limits::DELAY));
-        journal.put_unique(unique.key, Some(&UniqueRow { task: key, created_at: self.now, held: true, keep_until }))
+        journal.put_unique(unique.key, Some(&UniqueRow { task: key, created_at, held: true, keep_until }))
     }
 }

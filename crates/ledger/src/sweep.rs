@@ -13,13 +13,26 @@ use windlass_core::transition::{Trigger, transition};
 use crate::claim::missing;
 use crate::finish::given_up;
 use crate::index::Lease;
-use crate::journal::{Journal, JournalResult, KeyRow};
+use crate::journal::{Journal, JournalResult, KeyRow, Needs};
 use crate::ledger::{Ending, Ledger, Move, moved};
 
 /// An idempotency key whose task still lives is looked at again after this.
 const KEY_RECHECK: Duration = Duration::from_secs(3600);
 /// Old events are looked through this often, and none younger than this.
 const EVENT_PRUNE_INTERVAL: Duration = Duration::from_secs(24 * 3600);
+
+/// What falls due by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Timer {
+    /// Scheduled tasks.
+    Due,
+    /// Leases.
+    Lapsing,
+    /// Attempts.
+    Deadlines,
+    /// Tasks that have not started.
+    Expiring,
+}
 
 /// The first items of a timer that are due, and when the first that is not will be.
 fn due_now(
@@ -38,6 +51,20 @@ fn due_now(
 }
 
 impl Ledger {
+    /// Adds the rows that the first due items of a timer ask for.
+    pub(crate) fn needs_of_sweep(&self, timer: Timer, as_of: Timestamp, limit: usize, needs: &mut Needs) {
+        let (due, _) = match timer {
+            Timer::Due => due_now(self.index.due(), as_of, limit),
+            Timer::Lapsing => due_now(self.index.lapsing(), as_of, limit),
+            Timer::Deadlines => due_now(self.index.deadlines(), as_of, limit),
+            Timer::Expiring => due_now(self.index.expiring(), as_of, limit),
+        };
+        let ends_an_attempt = matches!(timer, Timer::Lapsing | Timer::Deadlines);
+        let asks =
+            |key: &TaskKey| self.index.task(*key).is_some_and(|task| ends_an_attempt || task.overlaid || task.unique);
+        needs.tasks.extend(due.into_iter().filter(asks));
+    }
+
     fn swept(&self, changed: usize, next_at: Option<Timestamp>) -> Sweep {
         Sweep { changed, more: next_at.is_some_and(|at| at <= self.now), next_at }
     }

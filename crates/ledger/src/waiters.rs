@@ -38,6 +38,11 @@ impl Waiters {
         self.lines.entry(Arc::clone(&waiter.serves)).or_default().push_front(waiter);
     }
 
+    /// Whether nobody waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
     /// What each line serves. Lines that everybody left are forgotten.
     pub(crate) fn lines(&mut self) -> Vec<Arc<Serves>> {
         self.lines.retain(|_, line| line.iter().any(|waiter| !waiter.reply.is_closed()));

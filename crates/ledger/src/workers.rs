@@ -1,6 +1,7 @@
 //! Workers: who is known, who is heard of, who may have work.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use windlass_core::actor::Actor;
 use windlass_core::breaker::{Scope, State, WorkerBreaker};
@@ -16,12 +17,17 @@ use crate::index::Lease;
 use crate::journal::{Journal, JournalResult, WorkerRow};
 use crate::ledger::Ledger;
 
+/// Other nodes learn that a worker lives at least this often, if it does.
+const TELL_LIFE: Duration = Duration::from_secs(1);
+
 /// A worker in memory.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerEntry {
     pub(crate) row: Arc<WorkerRow>,
     pub(crate) serves: Arc<Serves>,
     pub(crate) last_seen_at: Timestamp,
+    /// When other nodes last learned that it lives.
+    pub(crate) told_at: Timestamp,
     pub(crate) unhealthy: bool,
     /// The worker itself says so; an operator's word is in the row.
     pub(crate) says_draining: bool,
@@ -40,6 +46,7 @@ impl WorkerEntry {
             serves: Arc::new(row.profile.serves()),
             row: Arc::new(row),
             last_seen_at: seen_at,
+            told_at: seen_at,
             unhealthy: false,
             says_draining: false,
             health: None,
@@ -65,6 +72,8 @@ impl Ledger {
         let now = self.now;
         let entry = self.workers.get_mut(&worker)?;
         entry.last_seen_at = now;
+        self.seen_workers.insert(worker);
+        self.was_beaten |= now.since(entry.told_at) >= TELL_LIFE;
         Some(entry)
     }
 
@@ -109,6 +118,14 @@ impl Ledger {
         while let Some(waiter) = self.waiters.of_worker(worker) {
             let claimed = Claimed { tasks: Vec::new(), cancel: self.tell_revoked(worker) };
             served.push(Served { waiter, claimed });
+        }
+    }
+
+    /// Ends the polls of a worker that has something to learn from another node's word.
+    pub(crate) fn end_polls_of(&mut self, worker: WorkerId) {
+        while let Some(waiter) = self.waiters.of_worker(worker) {
+            // Whoever is gone does not need to know.
+            let _ = waiter.reply.send(Ok(Claimed { tasks: Vec::new(), cancel: self.revoked(worker) }));
         }
     }
 
@@ -189,9 +206,11 @@ impl Ledger {
     /// a restart every lease gets a fresh period anyway.
     pub fn heartbeat(&mut self, beat: &Heartbeat) -> Result<Beaten, WorkerError> {
         let now = self.now;
+        self.was_beaten |= self.workers.contains_key(&beat.worker);
         let entry = self.seen(beat.worker).ok_or(WorkerError::Unknown)?;
         let took_tasks = entry.takes_tasks(now);
-        entry.unhealthy = beat.unhealthy;
+        let is_strained = |health: Option<Health>| health.is_some_and(|health| health.is_strained());
+        entry.unhealthy = beat.unhealthy || (is_strained(beat.health) && is_strained(entry.health));
         entry.health = beat.health.or(entry.health);
         entry.says_draining = beat.draining;
         let should_drain = entry.is_draining();

@@ -1,5 +1,6 @@
 //! Scheduling under load: simulations and measurements whose promises are checked. Exit code 1: a promise was not kept.
 
+mod backlog;
 mod claims;
 mod cost;
 mod ordering;
@@ -45,6 +46,27 @@ enum Scenario {
         /// Claims per figure
         #[arg(long, default_value_t = 500)]
         rounds: usize,
+    },
+    /// Submits and claims in front of a growing backlog, on any store
+    Backlog {
+        /// Where: an address as `windlass server --store` takes it
+        #[arg(long, default_value = "sqlite:")]
+        store: String,
+        /// Backlogs to fill up to, in order
+        #[arg(long, value_delimiter = ',', default_value = "10000,1000000")]
+        sizes: Vec<usize>,
+        /// Tasks of a paused type that wait beside
+        #[arg(long, default_value_t = 0)]
+        paused: usize,
+        /// Hold a transaction open all the while (PostgreSQL)
+        #[arg(long)]
+        hold_open: bool,
+        /// Calls per figure
+        #[arg(long, default_value_t = 500)]
+        rounds: usize,
+        /// Where the picture goes
+        #[arg(long, value_name = "FILE")]
+        picture: Option<PathBuf>,
     },
     /// Claims with ten lanes and with ten thousand
     Lanes {
@@ -111,6 +133,9 @@ async fn main() -> ExitCode {
         Scenario::Simulate { pictures, backlog } => simulate::run(pictures.as_deref(), backlog).await,
         Scenario::Blocked { tasks, rounds } => claims::blocked(tasks, rounds).await,
         Scenario::Lanes { rounds } => claims::lanes(rounds).await,
+        Scenario::Backlog { store: address, sizes, paused, hold_open, rounds, picture } => {
+            backlog::run(&backlog::Plan { address, sizes, paused, hold_open, rounds }, picture.as_deref()).await
+        }
         Scenario::Ordering { keys, per_key } => ordering::run(keys, per_key).await,
         Scenario::Rate { per_minute, burst, seconds } => {
             rate::run(per_minute, burst, Duration::from_secs_f64(seconds)).await

@@ -40,6 +40,8 @@ struct Inner {
     transport: Transport,
     patience: Duration,
     timeout: Duration,
+    #[cfg(feature = "postgres")]
+    schema: String,
 }
 
 /// Sets a client up.
@@ -50,6 +52,8 @@ pub struct ClientBuilder {
     api_key: Option<String>,
     patience: Duration,
     timeout: Duration,
+    #[cfg(feature = "postgres")]
+    schema: String,
 }
 
 /// Without the key.
@@ -78,10 +82,25 @@ impl ClientBuilder {
         self
     }
 
+    /// The schema of Windlass in PostgreSQL, for [`Client::enqueue_in`]: `windlass` unless set, as for the server.
+    #[cfg(feature = "postgres")]
+    pub fn postgres_schema(mut self, schema: impl Into<String>) -> Self {
+        self.schema = schema.into();
+        self
+    }
+
     /// The client. An embedded store is opened now; a server is called when there is something to say.
     pub async fn connect(self) -> Result<Client> {
         let transport = address::open(&self.addresses, self.api_key.as_deref()).await?;
-        Ok(Client::over(transport, self.patience, self.timeout))
+        Ok(Client {
+            inner: Arc::new(Inner {
+                transport,
+                patience: self.patience,
+                timeout: self.timeout,
+                #[cfg(feature = "postgres")]
+                schema: self.schema,
+            }),
+        })
     }
 }
 
@@ -94,16 +113,53 @@ impl Client {
 
     /// A client that is set up first.
     pub fn builder(address: impl Into<String>) -> ClientBuilder {
-        ClientBuilder { addresses: address.into(), api_key: None, patience: PATIENCE, timeout: TIMEOUT }
+        ClientBuilder {
+            addresses: address.into(),
+            api_key: None,
+            patience: PATIENCE,
+            timeout: TIMEOUT,
+            #[cfg(feature = "postgres")]
+            schema: crate::postgres::SCHEMA.to_owned(),
+        }
     }
 
+    #[cfg(feature = "testing")]
     pub(crate) fn over(transport: Transport, patience: Duration, timeout: Duration) -> Self {
-        Self { inner: Arc::new(Inner { transport, patience, timeout }) }
+        Self {
+            inner: Arc::new(Inner {
+                transport,
+                patience,
+                timeout,
+                #[cfg(feature = "postgres")]
+                schema: crate::postgres::SCHEMA.to_owned(),
+            }),
+        }
     }
 
     /// The same client with connections of its own, for a thread that has a runtime of its own.
     pub(crate) fn for_own_runtime(&self) -> Result<Self> {
-        Ok(Self::over(self.inner.transport.for_own_runtime()?, self.inner.patience, self.inner.timeout))
+        let inner = &self.inner;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                transport: inner.transport.for_own_runtime()?,
+                patience: inner.patience,
+                timeout: inner.timeout,
+                #[cfg(feature = "postgres")]
+                schema: inner.schema.clone(),
+            }),
+        })
+    }
+
+    /// How long trouble is ridden out.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn patience(&self) -> Duration {
+        self.inner.patience
+    }
+
+    /// The schema of Windlass in PostgreSQL.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn schema(&self) -> &str {
+        &self.inner.schema
     }
 
     /// Where this client's calls go.

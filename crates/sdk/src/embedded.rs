@@ -47,6 +47,17 @@ impl Drop for Inner {
     }
 }
 
+/// As a server has it, but for what differs within one process.
+fn config() -> ServerConfig {
+    ServerConfig {
+        workers_share_process: true,
+        // No crowd of clients waits for a slow disk, only this application; and to it a submit that may have been stored
+        // is worse than one that takes long.
+        store_wait: Duration::from_secs(30),
+        ..ServerConfig::default()
+    }
+}
+
 impl std::fmt::Debug for Embedded {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Embedded").field(&self.0.address).finish()
@@ -64,7 +75,7 @@ impl Embedded {
                 reason: "it names no folder; an address looks like sqlite:jobs".to_owned(),
             });
         }
-        let config = ServerConfig { workers_share_process: true, ..ServerConfig::default() };
+        let config = config();
         let metrics = Arc::new(Metrics::default());
         // Whoever held a lease in this store died with its last process: nobody will come back with a result.
         let options = SqliteOptions { lease: Duration::ZERO, ..SqliteOptions::new(Path::new(folder)) };
@@ -85,7 +96,7 @@ impl Embedded {
                 let loops = upkeep.start_maintenance();
                 // An error means that the client is gone, which is an end, too.
                 let _ = stopped.await;
-                drop(loops);
+                loops.stop().await;
             });
         };
         let thread = std::thread::Builder::new().name("windlass-upkeep".to_owned()).spawn(run).map_err(failed)?;
@@ -102,8 +113,7 @@ impl Embedded {
     /// An engine on any store.
     #[cfg(feature = "testing")]
     pub(crate) fn on(store: Arc<dyn Store>) -> Result<Self> {
-        let config = ServerConfig { workers_share_process: true, ..ServerConfig::default() };
-        Self::with_upkeep("memory:", App::new(config, store, Arc::new(Metrics::default())))
+        Self::with_upkeep("memory:", App::new(config(), store, Arc::new(Metrics::default())))
     }
 
     pub(crate) fn address(&self) -> &str {

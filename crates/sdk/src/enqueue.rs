@@ -48,18 +48,15 @@ impl<O> Enqueue<O> {
     }
 }
 
-/// The setters of [`crate::Options`], straight on the builder.
-macro_rules! forward_setters {
-    ($($name:ident($($argument:ident: $kind:ty),*) $doc:literal;)*) => {
+/// The setters of [`crate::Options`], straight on a builder that has `with`.
+macro_rules! option_setters {
+    ($($name:ident($($argument:ident: $kind:ty),*) $doc:literal;)+) => {
         $(#[doc = $doc]
         pub fn $name(self, $($argument: $kind),*) -> Self {
             self.with(|options| options.$name($($argument),*))
-        })*
+        })+
     };
-}
-
-impl<O> Enqueue<O> {
-    forward_setters! {
+    () => { $crate::enqueue::option_setters! {
         queue(name: impl Into<String>) "Waits in this queue.";
         priority(priority: crate::Priority) "How urgent it is.";
         requires(capability: impl Into<String>) "Only a worker with this capability may run it.";
@@ -76,7 +73,12 @@ impl<O> Enqueue<O> {
         ordering_on_failure(on_failure: crate::OnFailure) "What the tasks behind it do while it waits for a retry.";
         concurrency_key(key: impl Into<String>, limit: u32) "At most so many tasks with the same key run at once.";
         unique(unique: crate::Unique) "What counts as the same work, and what happens if it is there already.";
-    }
+    } };
+}
+pub(crate) use option_setters;
+
+impl<O> Enqueue<O> {
+    option_setters! {}
 }
 
 #[derive(Deserialize)]
@@ -181,12 +183,12 @@ impl<O: 'static> IntoFuture for EnqueueMany<O> {
 const AHEAD: Duration = Duration::from_hours(366 * 24);
 
 /// How long the task at this place waits where so many start per second.
-fn place(index: usize, per_second: f64) -> Duration {
+pub(crate) fn place(index: usize, per_second: f64) -> Duration {
     Duration::try_from_secs_f64(index as f64 / per_second).unwrap_or(Duration::MAX)
 }
 
 /// Refuses a pace as the server would, if it saw all of the tasks at once.
-fn check_pace(per_second: f64, submissions: &[Submission]) -> Result<()> {
+pub(crate) fn check_pace(per_second: f64, submissions: &[Submission]) -> Result<()> {
     let refused = |detail: &str| {
         let detail = format!("max_per_second {detail}");
         let (code, field) = ("invalid_field".to_owned(), Some("max_per_second".to_owned()));
@@ -206,7 +208,7 @@ fn check_pace(per_second: f64, submissions: &[Submission]) -> Result<()> {
 }
 
 /// How many of the tasks fit into one call.
-fn one_call(submissions: &[Submission]) -> usize {
+pub(crate) fn one_call(submissions: &[Submission]) -> usize {
     let mut bytes = 0;
     let fits = |submission: &&Submission| {
         bytes += submission.parameters.as_ref().map_or(0, |parameters| parameters.get().len());

@@ -42,6 +42,17 @@ pub enum Error {
         /// What was wrong with it.
         reason: String,
     },
+    /// PostgreSQL did not take the tasks of a transaction (feature `postgres`). As after any error, the transaction can
+    /// only be rolled back.
+    #[error("the tasks cannot be written{}: {reason}", in_brackets(sql_state.as_deref()))]
+    Database {
+        /// The five characters of the SQL state, if the server answered: `22023` is a task that is wrong.
+        sql_state: Option<String>,
+        /// What the server said, or what happened to the connection.
+        reason: String,
+        /// The error of `tokio-postgres`.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A value has no JSON form, or JSON is not of the wanted type.
     #[error("{what}: {source}")]
     Json {
@@ -80,10 +91,28 @@ impl Error {
         self.problem().map(|problem| problem.code.as_str())
     }
 
+    /// The SQL state, if PostgreSQL refused the tasks of a transaction.
+    pub fn sql_state(&self) -> Option<&str> {
+        match self {
+            Self::Database { sql_state, .. } => sql_state.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// How long the server asks to be left alone.
+    pub(crate) fn retry_after(&self) -> std::time::Duration {
+        let seconds = self.problem().and_then(|problem| problem.retry_after_seconds);
+        std::time::Duration::from_secs(seconds.unwrap_or(0))
+    }
+
     pub(crate) fn json(what: impl Into<String>) -> impl FnOnce(serde_json::Error) -> Self {
         let what = what.into();
         move |source| Self::Json { what, source }
     }
+}
+
+fn in_brackets(sql_state: Option<&str>) -> String {
+    sql_state.map(|state| format!(" ({state})")).unwrap_or_default()
 }
 
 /// Nobody answered.

@@ -64,7 +64,10 @@ impl Http {
                 // A server that is about to stop or cannot reach its store: another one may do better.
                 Ok(answer) if surely_not_done(&answer) && step + 1 < self.addresses.len() => refusal = Some(answer),
                 Ok(answer) => {
-                    self.current.store(index, Ordering::Relaxed);
+                    // Where nobody knows what became of a call, it is for the caller to repeat it, elsewhere: this server
+                    // may be the only one that cannot reach the store.
+                    let next = if (502..=504).contains(&answer.status) { index + 1 } else { index };
+                    self.current.store(next % self.addresses.len(), Ordering::Relaxed);
                     return Ok(answer);
                 }
                 // Nothing was sent, so another server may be asked.

@@ -23,6 +23,7 @@
 //! - [`Client`] enqueues and asks; the address says whether it talks to a server or to a store in this process (feature
 //!   `embedded`).
 //! - [`Worker`] runs handlers: [`Context`] is what they know, [`TaskError`] how they end when they do not return a value.
+//! - `Client::enqueue_in` (feature `postgres`) enqueues in your own PostgreSQL transaction.
 //! - `windlass::testing` (feature `testing`) runs handlers in tests: inline, by hand, with a clock to move.
 
 mod address;
@@ -37,6 +38,8 @@ mod error;
 mod handle;
 mod http;
 mod keys;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod progress;
 mod protocol;
 mod random;
@@ -57,6 +60,8 @@ pub use enqueue::{Enqueue, EnqueueMany};
 pub use error::{Error, Problem, Result, Unreachable};
 pub use handle::TaskHandle;
 pub use keys::{DeduplicatedBy, OnFailure, Unique};
+#[cfg(feature = "postgres")]
+pub use postgres::{EnqueueIn, EnqueueManyIn};
 pub use progress::Progress;
 pub use stop::{StopReason, StopToken};
 pub use submission::{Options, Priority, Retry};

@@ -33,6 +33,11 @@ pub struct ServerConfig {
     pub drain_delay: Duration,
     /// How long requests may take to finish at shutdown.
     pub shutdown_timeout: Duration,
+    /// How long a request waits for the store before it is told that the store is unavailable.
+    pub store_wait: Duration,
+    /// Calls of workers that wait for the store at once, and as many others; more are refused at once, so that a store
+    /// that hangs does not fill memory.
+    pub max_store_calls: usize,
     /// How long a silent worker without leases is remembered.
     pub worker_memory: Duration,
     /// Whether all workers live in this very process. Then none of them outlived the last one, and what they held when it
@@ -59,6 +64,8 @@ impl Default for ServerConfig {
             strict_types: false,
             drain_delay: Duration::ZERO,
             shutdown_timeout: Duration::from_secs(20),
+            store_wait: Duration::from_secs(2),
+            max_store_calls: 5_000,
             worker_memory: Duration::from_hours(24),
             workers_share_process: false,
         }

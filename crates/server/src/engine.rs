@@ -1,42 +1,41 @@
 //! What all handlers share: the configuration, the store, the counters, and the few facts
 //! that live only in this process.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
-use windlass_core::ids::{TaskId, WorkerId};
+use windlass_core::ids::TaskId;
 use windlass_core::names::QueueName;
-use windlass_core::store::Store;
+use windlass_core::store::{Store, StoreError};
 use windlass_core::task::Task;
 use windlass_core::time::Timestamp;
-use windlass_core::worker::Health;
 
 use crate::config::ServerConfig;
 use crate::findings::Finding;
 use crate::metrics::Metrics;
+use crate::observed_store::ObservedStore;
 use crate::problem::Problem;
-
-/// Memory above which a worker is not well.
-const MEMORY_PERCENT_MAX: f64 = 90.0;
-/// Processor load above which a worker is not well.
-const CPU_PERCENT_MAX: f64 = 95.0;
 
 /// The state of a server.
 pub struct Engine {
     /// What the operator decided.
     pub config: ServerConfig,
-    /// Where the work is kept.
+    /// Where the work is kept, as requests use it: no call waits long, and not too many wait.
     pub store: Arc<dyn Store>,
+    /// The same store as maintenance uses it: a slice takes the time it takes, and no flood of requests keeps it out.
+    pub upkeep: Arc<dyn Store>,
     /// The counters.
     pub metrics: Arc<Metrics>,
     /// The queue of tasks that name none: one shared name instead of one per task.
     pub default_queue: QueueName,
     closing: watch::Receiver<bool>,
-    /// Workers whose last heartbeat told of too much load. Lost at a restart, which only
-    /// means that a sick worker is noticed one heartbeat later.
-    strained: Mutex<HashSet<WorkerId>>,
+    /// Whether this node leads maintenance.
+    leads: AtomicBool,
+    /// Why the store cannot serve, if it cannot.
+    trouble: watch::Sender<Option<StoreError>>,
     /// When this node first saw a finding that has no time of its own.
     first_seen: Mutex<HashMap<(&'static str, String), Timestamp>>,
 }
@@ -49,15 +48,29 @@ impl Engine {
         metrics: Arc<Metrics>,
         closing: watch::Receiver<bool>,
     ) -> Arc<Self> {
+        let upkeep = ObservedStore::new(store, Arc::clone(&metrics));
+        let store = upkeep.bounded(config.store_wait, config.max_store_calls);
         Arc::new(Self {
             config,
-            store,
+            store: Arc::new(store),
+            upkeep: Arc::new(upkeep),
             metrics,
             default_queue: QueueName::default(),
             closing,
-            strained: Mutex::default(),
+            leads: AtomicBool::new(false),
+            trouble: watch::Sender::default(),
             first_seen: Mutex::default(),
         })
+    }
+
+    /// Whether this node leads maintenance.
+    pub fn is_leader(&self) -> bool {
+        self.leads.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether this node leads maintenance.
+    pub fn set_leader(&self, leads: bool) {
+        self.leads.store(leads, Ordering::Relaxed);
     }
 
     /// Whether the server is shutting down.
@@ -72,24 +85,25 @@ impl Engine {
         let _ = closing.wait_for(|closing| *closing).await;
     }
 
-    /// Whether two heartbeats in a row told of too much load.
-    pub fn is_overloaded(&self, worker: WorkerId, health: Option<&Health>) -> bool {
-        let above = |percent: Option<f64>, bound| percent.is_some_and(|percent| percent >= bound);
-        let strained = health.is_some_and(|health| {
-            above(health.memory_percent, MEMORY_PERCENT_MAX) || above(health.cpu_percent, CPU_PERCENT_MAX)
-        });
-        let mut known = self.strained.lock().unwrap_or_else(PoisonError::into_inner);
-        if strained {
-            !known.insert(worker)
-        } else {
-            known.remove(&worker);
-            false
+    /// Notes why the store cannot serve, or that it can.
+    pub fn note_store(&self, trouble: Option<StoreError>) {
+        let was_away = self.trouble.send_replace(trouble.clone()).is_some();
+        match trouble {
+            Some(error) if !was_away => tracing::warn!(%error, "the store cannot serve"),
+            None if was_away => tracing::info!("the store serves again"),
+            Some(_) | None => {}
         }
     }
 
-    /// Forgets what was known of a worker that left.
-    pub fn forget_worker(&self, worker: WorkerId) {
-        self.strained.lock().unwrap_or_else(PoisonError::into_inner).remove(&worker);
+    /// Resolves with the reason when the store cannot serve.
+    pub async fn store_is_away(&self) -> StoreError {
+        let mut trouble = self.trouble.subscribe();
+        let away = trouble.wait_for(Option::is_some).await;
+        match away.ok().and_then(|trouble| trouble.clone()) {
+            Some(error) => error,
+            // The sender lives as long as the engine.
+            None => std::future::pending().await,
+        }
     }
 
     /// Says of every finding since when it is so; what is gone is forgotten.
@@ -111,13 +125,14 @@ impl Engine {
         found.into_iter().next().flatten().ok_or_else(|| Problem::no_such_task(id))
     }
 
-    /// Holds until the task has ended, the time is over or the server shuts down.
+    /// Holds until the task has ended, the time is over, the store is away or the server shuts down.
     pub async fn wait_for_end(&self, id: TaskId, at_most: Duration) -> Result<(), Problem> {
         tokio::select! {
             ended = tokio::time::timeout(at_most, self.store.until_ended(id)) => match ended {
                 Ok(ended) => Ok(ended?),
                 Err(_) => Ok(()),
             },
+            error = self.store_is_away() => Err(error.into()),
             () = self.closing() => Ok(()),
         }
     }

@@ -13,9 +13,11 @@ mod edge;
 mod engine;
 mod explain;
 mod findings;
+mod intake;
 mod json_body;
 mod json_scan;
 mod labels;
+mod lead;
 mod maintenance;
 mod metrics;
 mod net;
@@ -26,6 +28,7 @@ mod pacing;
 mod path;
 mod problem;
 mod query;
+mod reach;
 mod recent;
 mod results;
 mod routes;
@@ -39,6 +42,7 @@ use std::sync::Arc;
 use axum::Router;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use windlass_core::store::{Store, StoreError};
 
 pub use change_log::Watch;
@@ -58,15 +62,26 @@ pub struct App {
     close: Arc<watch::Sender<bool>>,
 }
 
-/// The background loops; dropping them stops them.
+/// What runs beside the requests: a look at the store, and the background loops while this node leads. Dropping it
+/// stops all of it.
 #[must_use = "dropping it stops the maintenance"]
-pub struct MaintenanceLoops(#[expect(dead_code, reason = "held for its drop")] tokio::task::JoinSet<()>);
+pub struct MaintenanceLoops {
+    engine: Arc<engine::Engine>,
+    tasks: JoinSet<()>,
+}
+
+impl MaintenanceLoops {
+    /// Stops them, and lets another node lead at once.
+    pub async fn stop(mut self) {
+        self.tasks.shutdown().await;
+        lead::resign(&self.engine).await;
+    }
+}
 
 impl App {
     /// An app on a store.
     pub fn new(config: ServerConfig, store: Arc<dyn Store>, metrics: Arc<Metrics>) -> Self {
         let (close, closing) = watch::channel(false);
-        let store: Arc<dyn Store> = Arc::new(observed_store::ObservedStore::new(store, Arc::clone(&metrics)));
         let engine = engine::Engine::new(config, store, metrics, closing);
         let router = routes::router(&engine);
         Self { engine, router, close: Arc::new(close) }
@@ -77,15 +92,23 @@ impl App {
         self.router.clone()
     }
 
-    /// Starts every background loop on the current runtime.
+    /// Runs every background loop on the current runtime whenever this node leads.
     pub fn start_maintenance(&self) -> MaintenanceLoops {
-        MaintenanceLoops(maintenance::start(&self.engine))
+        let mut tasks = JoinSet::new();
+        tasks.spawn(reach::watch(Arc::clone(&self.engine)));
+        tasks.spawn(lead::lead(Arc::clone(&self.engine)));
+        MaintenanceLoops { engine: Arc::clone(&self.engine), tasks }
+    }
+
+    /// Whether this node leads maintenance now.
+    pub fn is_leader(&self) -> bool {
+        self.engine.is_leader()
     }
 
     /// Runs every background loop once, as often as it has something to do: for tests that move the clock by hand.
     pub async fn run_maintenance_once(&self) -> Result<(), StoreError> {
         for each in maintenance::Loop::ALL {
-            while each.run_once(&*self.engine.store, &self.engine.config).await?.more {}
+            while each.run_once(&*self.engine.upkeep, &self.engine.config).await?.more {}
         }
         Ok(())
     }
@@ -121,7 +144,7 @@ pub async fn run(
         tokio::time::sleep(config.drain_delay).await;
         // From here on workers cannot reach this node to renew their leases, so it must not
         // decide that these lapsed.
-        drop(loops);
+        loops.stop().await;
     };
     net::serve(listener, app.router(), &config, stop).await;
     app.close().await;

@@ -1,4 +1,4 @@
-//! Every background loop, on one screen.
+//! Every background loop, on one screen. They run on the node that leads (see `lead`), and only while it does.
 //!
 //! Each is one verb of the store, done in bounded slices, or (replay by rule) a few of them. Loops about a time that is known
 //! (due tasks, leases, timeouts, expiries) sleep exactly until then, and never longer than
@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use windlass_core::store::{Store, StoreError, Sweep};
@@ -14,6 +15,7 @@ use windlass_core::store::{Store, StoreError, Sweep};
 use crate::auto_replay;
 use crate::config::ServerConfig;
 use crate::engine::Engine;
+use crate::intake;
 
 /// Items that one slice may change: a few milliseconds of the writer's time.
 const SLICE: usize = 500;
@@ -97,27 +99,27 @@ impl Loop {
     }
 }
 
-/// Starts all loops; dropping the set stops them.
-pub fn start(engine: &Arc<Engine>) -> JoinSet<()> {
+/// Starts all loops of a term that ends at `until`, unless that moves on; dropping the set stops them.
+pub fn start(engine: &Arc<Engine>, until: &watch::Receiver<Instant>, was_away: bool) -> JoinSet<()> {
     let mut loops = JoinSet::new();
     for each in Loop::ALL {
-        let engine = Arc::clone(engine);
-        loops.spawn(async move { repeat(each, &engine).await });
+        let (engine, until) = (Arc::clone(engine), until.clone());
+        loops.spawn(async move { repeat(each, &engine, until, was_away).await });
     }
+    let taking_in = Arc::clone(engine);
+    loops.spawn(async move { intake::run(&taking_in).await });
     loops
 }
 
-async fn repeat(this: Loop, engine: &Engine) {
-    let (store, config) = (&*engine.store, &engine.config);
+async fn repeat(this: Loop, engine: &Engine, mut until: watch::Receiver<Instant>, was_away_before: bool) {
+    let (store, config) = (&*engine.upkeep, &engine.config);
     let interval = this.interval(config);
     let mut last_run: Option<Instant> = None;
-    loop {
-        // Windlass was away (a start, a stopped process, a store that was down): whoever
+    // Whoever leads stops the loops when the term is over, but may itself come too late.
+    while until.wait_for(|until| *until > Instant::now()).await.is_ok() {
+        // Windlass was away (a start, another leader, a stopped process, a store that was down): whoever
         // worked meanwhile gets a fresh lease before anything lapses or times out.
-        let was_away = match last_run {
-            Some(last) => last.elapsed() > config.lease / 2,
-            None => !config.workers_share_process,
-        };
+        let was_away = last_run.map_or(was_away_before, |last| last.elapsed() > config.lease / 2);
         let decides_on_leases = matches!(this, Loop::LapseLeases | Loop::TimeOut);
         if decides_on_leases && was_away && !forgive(store, config.lease).await {
             tokio::time::sleep(AFTER_FAILURE).await;

@@ -1,11 +1,12 @@
 //! The store as the server uses it: every verb is timed and its failures are counted, in one
-//! place, so that stores stay plain.
+//! place, so that stores stay plain. For requests it is also bounded: no call waits for long, and not too many do.
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::sync::{Semaphore, SemaphorePermit, TryAcquireError};
 use tokio::time::Instant;
 use windlass_core::actor::Actor;
 use windlass_core::breaker::{self, Forced, Scope};
@@ -17,8 +18,8 @@ use windlass_core::names::{QueueName, TaskType};
 use windlass_core::settings::{QueueChange, QueueSettings, Settings, TypeChange, TypeSettings};
 use windlass_core::store::{
     Amendment, Beaten, BreakerError, Cancelled, Capabilities, ChangeError, ClaimRequest, Claimed, Cursor, Each, Finish,
-    Finished, Heartbeat, LaneStats, LeaseError, ListError, Page, ProgressReport, Requeue, SettingsError, Stats,
-    StepReport, Store, StoreError, SubmitError, Submitted, Sweep, Waiting, WorkerError,
+    Finished, Heartbeat, InboxItem, Intake, LaneStats, LeaseError, ListError, Page, ProgressReport, Requeue,
+    SettingsError, Stats, StepReport, Store, StoreError, SubmitError, Submitted, Sweep, Waiting, WorkerError,
 };
 use windlass_core::task::{NewTask, Task};
 use windlass_core::time::Timestamp;
@@ -30,10 +31,22 @@ use crate::metrics::Metrics;
 pub struct ObservedStore {
     inner: Arc<dyn Store>,
     metrics: Arc<Metrics>,
+    bounds: Option<Bounds>,
 }
 
-/// Whether an error is the store's own failure and not a refusal.
-trait StoreFailure {
+/// What a store that hangs may cost.
+struct Bounds {
+    /// How long a call waits.
+    wait: Duration,
+    /// How many calls of workers wait at once. Apart from the others: a flood of submits must not cost workers their
+    /// leases.
+    workers: Semaphore,
+    /// How many others do.
+    others: Semaphore,
+}
+
+/// An error that may be the store's own failure and not a refusal.
+trait StoreFailure: From<StoreError> {
     fn is_store_failure(&self) -> bool;
 }
 
@@ -58,16 +71,45 @@ fails_by_variant!(SubmitError, WorkerError, ListError, SettingsError, BreakerErr
 impl ObservedStore {
     /// Measures the calls of a store.
     pub fn new(inner: Arc<dyn Store>, metrics: Arc<Metrics>) -> Self {
-        Self { inner, metrics }
+        Self { inner, metrics, bounds: None }
+    }
+
+    /// The same store with bounds.
+    pub fn bounded(&self, wait: Duration, calls: usize) -> Self {
+        let room = || Semaphore::new(calls.min(Semaphore::MAX_PERMITS));
+        let bounds = Some(Bounds { wait, workers: room(), others: room() });
+        Self { inner: Arc::clone(&self.inner), metrics: Arc::clone(&self.metrics), bounds }
+    }
+
+    /// A call that may change something.
+    async fn write<T, E: StoreFailure>(
+        &self,
+        verb: &'static str,
+        call: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        self.watch(verb, StoreError::unknown, call).await
+    }
+
+    /// A call that changes nothing, or nothing that stays if nobody waits for its answer.
+    async fn read<T, E: StoreFailure>(
+        &self,
+        verb: &'static str,
+        call: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        self.watch(verb, StoreError::not_applied, call).await
     }
 
     async fn watch<T, E: StoreFailure>(
         &self,
         verb: &'static str,
+        overdue: fn(String) -> StoreError,
         call: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
         let begun = Instant::now();
-        let answer = call.await;
+        let answer = match &self.bounds {
+            None => call.await,
+            Some(bounds) => bounds.keep(verb, overdue, call).await,
+        };
         self.metrics.store_call(self.inner.name(), verb, begun.elapsed());
         self.count_failure(verb, &answer);
         answer
@@ -77,6 +119,35 @@ impl ObservedStore {
         if answer.as_ref().is_err_and(StoreFailure::is_store_failure) {
             self.metrics.store_failure(self.inner.name(), verb);
         }
+    }
+}
+
+impl Bounds {
+    /// A place among those that wait; an error if there is none.
+    fn place_for(&self, verb: &str) -> Result<Option<SemaphorePermit<'_>>, TryAcquireError> {
+        match verb {
+            // A crowd says nothing about whether the store can serve.
+            "check" => Ok(None),
+            "claim" | "finish" | "heartbeat" | "record_progress" | "record_steps" | "register_worker" => {
+                self.workers.try_acquire().map(Some)
+            }
+            _ => self.others.try_acquire().map(Some),
+        }
+    }
+
+    /// The answer of a call, or that it did not come in time. What waits in vain is dropped: a store must stand that.
+    async fn keep<T, E: StoreFailure>(
+        &self,
+        verb: &'static str,
+        overdue: fn(String) -> StoreError,
+        call: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        let Ok(_place) = self.place_for(verb) else {
+            return Err(StoreError::not_applied("as many calls wait for it as may").into());
+        };
+        tokio::time::timeout(self.wait, call)
+            .await
+            .unwrap_or_else(|_| Err(overdue(format!("no answer within {} s", self.wait.as_secs_f64())).into()))
     }
 }
 
@@ -99,7 +170,7 @@ impl Store for ObservedStore {
     }
 
     async fn submit(&self, tasks: Vec<NewTask>) -> Result<Vec<Submitted>, SubmitError> {
-        self.watch("submit", self.inner.submit(tasks)).await
+        self.write("submit", self.inner.submit(tasks)).await
     }
 
     async fn claim(&self, request: ClaimRequest) -> Result<Claimed, WorkerError> {
@@ -109,27 +180,27 @@ impl Store for ObservedStore {
             self.count_failure("claim", &answer);
             return answer;
         }
-        self.watch("claim", self.inner.claim(request)).await
+        self.read("claim", self.inner.claim(request)).await
     }
 
     async fn finish(&self, worker: WorkerId, results: Vec<Finish>) -> Each<Finished, LeaseError> {
-        self.watch("finish", self.inner.finish(worker, results)).await
+        self.write("finish", self.inner.finish(worker, results)).await
     }
 
     async fn heartbeat(&self, beat: Heartbeat) -> Result<Beaten, WorkerError> {
-        self.watch("heartbeat", self.inner.heartbeat(beat)).await
+        self.write("heartbeat", self.inner.heartbeat(beat)).await
     }
 
     async fn record_progress(&self, worker: WorkerId, reports: Vec<ProgressReport>) -> Each<(), LeaseError> {
-        self.watch("record_progress", self.inner.record_progress(worker, reports)).await
+        self.write("record_progress", self.inner.record_progress(worker, reports)).await
     }
 
     async fn record_steps(&self, worker: WorkerId, reports: Vec<StepReport>) -> Each<(), LeaseError> {
-        self.watch("record_steps", self.inner.record_steps(worker, reports)).await
+        self.write("record_steps", self.inner.record_steps(worker, reports)).await
     }
 
     async fn cancel(&self, tasks: Vec<TaskId>, by: Actor) -> Each<Cancelled, ChangeError> {
-        self.watch("cancel", self.inner.cancel(tasks, by)).await
+        self.write("cancel", self.inner.cancel(tasks, by)).await
     }
 
     async fn amend(
@@ -138,63 +209,63 @@ impl Store for ObservedStore {
         amendment: Amendment,
         by: Actor,
     ) -> Result<Result<(), ChangeError>, StoreError> {
-        self.watch("amend", self.inner.amend(task, amendment, by)).await
+        self.write("amend", self.inner.amend(task, amendment, by)).await
     }
 
     async fn requeue(&self, wishes: Vec<Requeue>, by: Actor) -> Each<(), ChangeError> {
-        self.watch("requeue", self.inner.requeue(wishes, by)).await
+        self.write("requeue", self.inner.requeue(wishes, by)).await
     }
 
     async fn bury(&self, tasks: Vec<TaskId>, note: String, by: Actor) -> Each<(), ChangeError> {
-        self.watch("bury", self.inner.bury(tasks, note, by)).await
+        self.write("bury", self.inner.bury(tasks, note, by)).await
     }
 
     async fn discard(&self, tasks: Vec<TaskId>, note: Option<String>, by: Actor) -> Each<(), ChangeError> {
-        self.watch("discard", self.inner.discard(tasks, note, by)).await
+        self.write("discard", self.inner.discard(tasks, note, by)).await
     }
 
     async fn make_due(&self, limit: usize) -> Result<Sweep, StoreError> {
-        self.watch("make_due", self.inner.make_due(limit)).await
+        self.write("make_due", self.inner.make_due(limit)).await
     }
 
     async fn lapse_leases(&self, limit: usize) -> Result<Sweep, StoreError> {
-        self.watch("lapse_leases", self.inner.lapse_leases(limit)).await
+        self.write("lapse_leases", self.inner.lapse_leases(limit)).await
     }
 
     async fn time_out(&self, limit: usize) -> Result<Sweep, StoreError> {
-        self.watch("time_out", self.inner.time_out(limit)).await
+        self.write("time_out", self.inner.time_out(limit)).await
     }
 
     async fn expire(&self, limit: usize) -> Result<Sweep, StoreError> {
-        self.watch("expire", self.inner.expire(limit)).await
+        self.write("expire", self.inner.expire(limit)).await
     }
 
     async fn prune(&self, limit: usize) -> Result<Sweep, StoreError> {
-        self.watch("prune", self.inner.prune(limit)).await
+        self.write("prune", self.inner.prune(limit)).await
     }
 
     async fn settle_intents(&self, limit: usize) -> Result<Sweep, StoreError> {
-        self.watch("settle_intents", self.inner.settle_intents(limit)).await
+        self.write("settle_intents", self.inner.settle_intents(limit)).await
     }
 
     async fn forgive(&self, span: Duration) -> Result<(), StoreError> {
-        self.watch("forgive", self.inner.forgive(span)).await
+        self.write("forgive", self.inner.forgive(span)).await
     }
 
     async fn get(&self, tasks: Vec<TaskId>) -> Result<Vec<Option<Task>>, StoreError> {
-        self.watch("get", self.inner.get(tasks)).await
+        self.read("get", self.inner.get(tasks)).await
     }
 
     async fn list(&self, filter: TaskFilter, limit: usize, after: Option<Cursor>) -> Result<Page<Task>, ListError> {
-        self.watch("list", self.inner.list(filter, limit, after)).await
+        self.read("list", self.inner.list(filter, limit, after)).await
     }
 
     async fn history(&self, task: TaskId) -> Result<Vec<Event>, StoreError> {
-        self.watch("history", self.inner.history(task)).await
+        self.read("history", self.inner.history(task)).await
     }
 
     async fn events(&self, after: Option<Cursor>, limit: usize) -> Result<Page<Event>, ListError> {
-        self.watch("events", self.inner.events(after, limit)).await
+        self.read("events", self.inner.events(after, limit)).await
     }
 
     async fn until_ended(&self, task: TaskId) -> Result<(), StoreError> {
@@ -204,71 +275,91 @@ impl Store for ObservedStore {
     }
 
     async fn waiting_for(&self, task: TaskId) -> Result<Option<Waiting>, StoreError> {
-        self.watch("waiting_for", self.inner.waiting_for(task)).await
+        self.read("waiting_for", self.inner.waiting_for(task)).await
     }
 
     async fn lanes(&self) -> Result<Vec<LaneStats>, StoreError> {
-        self.watch("lanes", self.inner.lanes()).await
+        self.read("lanes", self.inner.lanes()).await
     }
 
     async fn stats(&self) -> Result<Stats, StoreError> {
-        self.watch("stats", self.inner.stats()).await
+        self.read("stats", self.inner.stats()).await
     }
 
     async fn register_worker(&self, profile: WorkerProfile) -> Result<(), WorkerError> {
-        self.watch("register_worker", self.inner.register_worker(profile)).await
+        self.write("register_worker", self.inner.register_worker(profile)).await
     }
 
     async fn workers(&self) -> Result<Vec<Worker>, StoreError> {
-        self.watch("workers", self.inner.workers()).await
+        self.read("workers", self.inner.workers()).await
     }
 
     async fn drain_worker(&self, worker: WorkerId) -> Result<(), WorkerError> {
-        self.watch("drain_worker", self.inner.drain_worker(worker)).await
+        self.write("drain_worker", self.inner.drain_worker(worker)).await
     }
 
     async fn deregister_worker(&self, worker: WorkerId) -> Result<(), WorkerError> {
-        self.watch("deregister_worker", self.inner.deregister_worker(worker)).await
+        self.write("deregister_worker", self.inner.deregister_worker(worker)).await
     }
 
     async fn forget_workers(&self, seen_before: Timestamp) -> Result<Sweep, StoreError> {
-        self.watch("forget_workers", self.inner.forget_workers(seen_before)).await
+        self.write("forget_workers", self.inner.forget_workers(seen_before)).await
     }
 
     async fn change_queue(&self, queue: QueueName, change: QueueChange) -> Result<QueueSettings, SettingsError> {
-        self.watch("change_queue", self.inner.change_queue(queue, change)).await
+        self.write("change_queue", self.inner.change_queue(queue, change)).await
     }
 
     async fn change_type(&self, task_type: TaskType, change: TypeChange) -> Result<TypeSettings, SettingsError> {
-        self.watch("change_type", self.inner.change_type(task_type, change)).await
+        self.write("change_type", self.inner.change_type(task_type, change)).await
     }
 
     async fn clear_queue(&self, queue: QueueName) -> Result<(), SettingsError> {
-        self.watch("clear_queue", self.inner.clear_queue(queue)).await
+        self.write("clear_queue", self.inner.clear_queue(queue)).await
     }
 
     async fn clear_type(&self, task_type: TaskType) -> Result<(), SettingsError> {
-        self.watch("clear_type", self.inner.clear_type(task_type)).await
+        self.write("clear_type", self.inner.clear_type(task_type)).await
     }
 
     async fn change_error_rules(&self, rules: ErrorRules) -> Result<(), SettingsError> {
-        self.watch("change_error_rules", self.inner.change_error_rules(rules)).await
+        self.write("change_error_rules", self.inner.change_error_rules(rules)).await
     }
 
     async fn breakers(&self) -> Result<Vec<breaker::View>, StoreError> {
-        self.watch("breakers", self.inner.breakers()).await
+        self.read("breakers", self.inner.breakers()).await
     }
 
     async fn force_breaker(&self, scope: Scope, forced: Option<Forced>) -> Result<breaker::View, BreakerError> {
-        self.watch("force_breaker", self.inner.force_breaker(scope, forced)).await
+        self.write("force_breaker", self.inner.force_breaker(scope, forced)).await
     }
 
     async fn replay_settled(&self, task_type: TaskType, since: Timestamp) -> Result<(), StoreError> {
-        self.watch("replay_settled", self.inner.replay_settled(task_type, since)).await
+        self.write("replay_settled", self.inner.replay_settled(task_type, since)).await
+    }
+
+    async fn lead(&self, span: Duration) -> Result<bool, StoreError> {
+        self.write("lead", self.inner.lead(span)).await
+    }
+
+    async fn resign(&self) {
+        self.inner.resign().await;
+    }
+
+    async fn inbox(&self, after: i64, limit: usize) -> Result<Vec<InboxItem>, StoreError> {
+        self.read("inbox", self.inner.inbox(after, limit)).await
+    }
+
+    async fn inbox_grown(&self) {
+        self.inner.inbox_grown().await;
+    }
+
+    async fn take_in(&self, items: Vec<Intake>) -> Each<Submitted, SubmitError> {
+        self.write("take_in", self.inner.take_in(items)).await
     }
 
     async fn check(&self) -> Result<(), StoreError> {
-        self.watch("check", self.inner.check()).await
+        self.read("check", self.inner.check()).await
     }
 
     async fn close(&self) {

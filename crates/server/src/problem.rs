@@ -235,6 +235,13 @@ impl Problem {
         self
     }
 
+    /// A part of what was asked for was done before this went wrong.
+    #[must_use]
+    pub fn maybe_applied(mut self) -> Self {
+        self.0.applied = self.0.applied.map(|_| "unknown");
+        self
+    }
+
     /// The code.
     pub fn code(&self) -> Code {
         self.0.code

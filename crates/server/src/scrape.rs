@@ -18,11 +18,19 @@ use crate::labels::{BreakerLabel, Lane, StatusLabel, StoreLabel, Waiting};
 use crate::problem::Problem;
 use crate::routes::WorkerCounts;
 
-/// The whole text.
+/// The whole text. What only the store knows is missing while it cannot be asked: that it cannot is among what is
+/// counted here, and must be seen then.
 pub async fn scrape(engine: &Engine) -> Result<String, Problem> {
-    let (stats, workers, breakers) =
-        tokio::join!(engine.store.stats(), engine.store.workers(), engine.store.breakers());
-    let gauges = gauges(engine, &stats?, &workers?, &breakers?);
+    // A fresh registry per scrape, so that what is gone vanishes and two scrapes do not mix.
+    let mut gauges = Registry::default();
+    add_leader(&mut gauges, engine);
+    let asked = tokio::try_join!(engine.store.stats(), engine.store.workers(), engine.store.breakers());
+    if let Ok((stats, workers, breakers)) = asked {
+        add_queues(&mut gauges, engine, &stats);
+        add_tasks(&mut gauges, engine, &stats);
+        add_workers(&mut gauges, engine, &workers);
+        add_breakers(&mut gauges, engine, &breakers);
+    }
     let mut text = String::with_capacity(64 * 1024);
     let written = encode_registry(&mut text, engine.metrics.registry())
         .and_then(|()| encode_registry(&mut text, &gauges))
@@ -31,14 +39,10 @@ pub async fn scrape(engine: &Engine) -> Result<String, Problem> {
     Ok(text)
 }
 
-/// A fresh registry per scrape, so that what is gone vanishes and two scrapes do not mix.
-fn gauges(engine: &Engine, stats: &Stats, workers: &[Worker], breakers: &[breaker::View]) -> Registry {
-    let mut registry = Registry::default();
-    add_queues(&mut registry, engine, stats);
-    add_tasks(&mut registry, engine, stats);
-    add_workers(&mut registry, engine, workers);
-    add_breakers(&mut registry, engine, breakers);
-    registry
+fn add_leader(registry: &mut Registry, engine: &Engine) {
+    let leader = Gauge::<i64>::default();
+    leader.set(i64::from(engine.is_leader()));
+    registry.register("windlass_leader", "Whether this node leads maintenance", leader);
 }
 
 fn add_queues(registry: &mut Registry, engine: &Engine, stats: &Stats) {

@@ -169,6 +169,29 @@ impl<'a> Builder<'a> {
         Ok(NewTask { spec, start })
     }
 
+    /// A task that was to be stored and cannot be as it is: as much of it as can be kept, never to run.
+    pub fn stand_in(&self, task_type: TaskType, queue: Option<QueueName>, parameters: Json) -> NewTask {
+        let priority = Priority::default();
+        let policy =
+            self.settings.task_policy(&task_type, self.engine.config.defaults[priority.index()], PolicyWish::default());
+        let spec = TaskSpec {
+            task_type,
+            queue: queue.unwrap_or_else(|| self.engine.default_queue.clone()),
+            priority,
+            capabilities: CapabilitySet::default(),
+            parameters,
+            policy,
+            expires_at: None,
+            idempotency_key: None,
+            flow_key: None,
+            unique: None,
+            tenant: None,
+            tags: Tags::default(),
+            trace_parent: None,
+        };
+        NewTask { spec, start: Start::Now }
+    }
+
     fn start(&self, body: &SubmitBody) -> Result<Start, Problem> {
         const RULE: &str = "must be from 0 to 366 days";
         match (body.delay_seconds, body.run_at) {

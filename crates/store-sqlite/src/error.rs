@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use rusqlite::ErrorCode;
 use windlass_core::store::StoreError;
-use windlass_ledger::journal::JournalError;
+use windlass_ledger::journal::{Fault, JournalError};
 
 /// Why the store could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -41,23 +41,21 @@ const IOERR_DIR_FSYNC: i32 = rusqlite::ffi::SQLITE_IOERR_DIR_FSYNC;
 #[allow(clippy::needless_pass_by_value, reason = "the shape that map_err wants")]
 pub(crate) fn in_transaction(error: rusqlite::Error) -> JournalError {
     let (code, extended) = codes(&error);
-    JournalError {
-        reason: error.to_string(),
-        // A constraint or a value is the fault of one item; a full disk is not.
-        item_at_fault: !matches!(
-            code,
-            Some(
-                ErrorCode::DiskFull
-                    | ErrorCode::SystemIoFailure
-                    | ErrorCode::DatabaseBusy
-                    | ErrorCode::CannotOpen
-                    | ErrorCode::ReadOnly
-                    | ErrorCode::OutOfMemory
-                    | ErrorCode::DatabaseCorrupt
-            )
-        ),
-        fatal: is_lost_fsync(extended),
-    }
+    // A constraint or a value is the fault of one item; a full disk is not.
+    let fault = match code {
+        _ if is_lost_fsync(extended) => Fault::Fatal,
+        Some(
+            ErrorCode::DiskFull
+            | ErrorCode::SystemIoFailure
+            | ErrorCode::DatabaseBusy
+            | ErrorCode::CannotOpen
+            | ErrorCode::ReadOnly
+            | ErrorCode::OutOfMemory
+            | ErrorCode::DatabaseCorrupt,
+        ) => Fault::Refused,
+        _ => Fault::Item,
+    };
+    JournalError { reason: error.to_string(), fault }
 }
 
 /// An error of the commit itself. A full disk leaves nothing behind; after any other error
@@ -65,11 +63,11 @@ pub(crate) fn in_transaction(error: rusqlite::Error) -> JournalError {
 #[allow(clippy::needless_pass_by_value, reason = "the shape that map_err wants")]
 pub(crate) fn in_commit(error: rusqlite::Error) -> JournalError {
     let (code, _) = codes(&error);
-    JournalError {
-        reason: error.to_string(),
-        item_at_fault: false,
-        fatal: !matches!(code, Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy)),
-    }
+    let fault = match code {
+        Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy) => Fault::Refused,
+        _ => Fault::Fatal,
+    };
+    JournalError { reason: error.to_string(), fault }
 }
 
 fn is_lost_fsync(extended: Option<i32>) -> bool {

@@ -19,8 +19,8 @@ use windlass_core::status::Status;
 use windlass_core::task::{FailedAttempt, Progress, TaskSpec};
 use windlass_core::time::Timestamp;
 use windlass_ledger::journal::{
-    ClaimRow, Ended, Journal, JournalError, JournalResult, KeyRow, KeyScope, Overlay, Sequence, SubmitTimes, TaskRow,
-    UniqueRow, WorkerRow,
+    ClaimRow, Ended, Fault, Journal, JournalError, JournalResult, KeyRow, KeyScope, Overlay, Sequence, SubmitTimes,
+    TaskRow, UniqueRow, WorkerRow,
 };
 
 use crate::error::{in_commit, in_transaction};
@@ -43,11 +43,7 @@ pub(crate) struct SqliteJournal {
 pub(crate) type PackedEvent<'a> = (TaskId, u32, Actor, std::borrow::Cow<'a, Change>);
 
 fn encode<T: Serialize + ?Sized>(value: &T) -> JournalResult<String> {
-    serde_json::to_string(value).map_err(|error| JournalError {
-        reason: error.to_string(),
-        item_at_fault: true,
-        fatal: false,
-    })
+    serde_json::to_string(value).map_err(|error| JournalError { reason: error.to_string(), fault: Fault::Item })
 }
 
 fn sequence_name(sequence: Sequence) -> &'static str {

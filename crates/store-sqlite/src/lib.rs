@@ -12,7 +12,6 @@ mod load;
 mod reader;
 mod rows;
 mod schema;
-mod writer;
 
 use std::fs::{File, TryLockError};
 use std::path::PathBuf;
@@ -24,7 +23,9 @@ use windlass_core::ids::IdCodec;
 use windlass_core::store::Capabilities;
 use windlass_core::time::Clock;
 use windlass_ledger::batch::Writer;
-use windlass_ledger::store::{LedgerStore, Parts};
+use windlass_ledger::journal::JournalError;
+use windlass_ledger::store::{Alone, LedgerStore, Parts};
+use windlass_ledger::thread::{self, Host};
 
 pub use clock::SlewedClock;
 pub use error::OpenError;
@@ -94,8 +95,9 @@ impl SqliteStore {
         let journal = journal::SqliteJournal::new(connection, ids.clone());
         let (writer, shared) = Writer::new(ledger, journal, observer);
         let archive = Arc::new(reader::Readers::open(&file)?);
-        let inbox =
-            writer::start(writer, checkpoints, Arc::clone(&archive), options.on_fatal, lock).map_err(unusable)?;
+        let on_fatal = Arc::clone(&options.on_fatal);
+        let host = FileHost { checkpoints, readers: Arc::clone(&archive), on_fatal: options.on_fatal, lock };
+        let inbox = thread::start(writer, host, Arc::new(move || on_fatal("the writer panicked"))).map_err(unusable)?;
         Ok(Arc::new(LedgerStore::new(Parts {
             name: "sqlite",
             capabilities: Capabilities { batches_span_queues: true, durable: true },
@@ -104,6 +106,36 @@ impl SqliteStore {
             inbox: Arc::new(inbox),
             archive,
             shared,
+            others: Arc::new(Alone),
         })))
+    }
+}
+
+/// What the writer of a file has beside it.
+struct FileHost {
+    checkpoints: checkpoint::Checkpoints,
+    readers: Arc<reader::Readers>,
+    on_fatal: Arc<dyn Fn(&str) + Send + Sync>,
+    /// Held until the writer ends.
+    lock: File,
+}
+
+impl Host<journal::SqliteJournal> for FileHost {
+    fn after_batch(&mut self, writer: &mut Writer<journal::SqliteJournal>) {
+        self.checkpoints.after_commit(writer.journal().connection());
+    }
+
+    fn failed(&mut self, _: &mut Writer<journal::SqliteJournal>, error: &JournalError) -> bool {
+        self.readers.close();
+        (self.on_fatal)(&error.reason);
+        false
+    }
+
+    fn closed(self, writer: Writer<journal::SqliteJournal>) {
+        self.readers.close();
+        // The last connection to close copies the WAL into the file and removes it.
+        drop(self.checkpoints);
+        drop(writer);
+        drop(self.lock);
     }
 }

@@ -3,9 +3,11 @@
 //! - [`clock::ManualClock`]: time that only moves when a test moves it.
 //! - [`fixtures`]: builders for tasks, workers and requests.
 //! - [`MemoryStore`]: a complete store that forgets everything when it is dropped.
+//! - [`shared_memory::SharedMemory`] and [`hopping::Hopping`]: nodes that share a database.
 //! - [`rig::Rig`]: a store under test with its clock, and the short words tests speak to it.
 //! - [`conformance`]: the behaviour every store must show, one test each;
 //!   [`conformance_suite!`] gives a store crate all of them in one line.
+//! - [`shaky::ShakyStore`]: a store that can be made to fail, for tests of outages and of many nodes.
 //! - [`model`]: a naive reference of the whole queue, driven beside a real store by random
 //!   operations.
 //!
@@ -18,10 +20,14 @@
 pub mod clock;
 pub mod conformance;
 pub mod fixtures;
+pub mod hopping;
 pub mod memory;
 pub mod model;
 pub mod rig;
+pub mod shaky;
+pub mod shared_memory;
 
 pub use clock::ManualClock;
 pub use memory::MemoryStore;
 pub use rig::{Fixture, Rig};
+pub use shaky::{Mood, ShakyStore, SharedLead, Switch};

@@ -25,11 +25,11 @@ use windlass_core::time::{Clock, Timestamp};
 use windlass_ledger::archive::{Archive, Cold};
 use windlass_ledger::batch::{Operation, Writer};
 use windlass_ledger::journal::{
-    ClaimRow, Ended, Journal, JournalError, JournalResult, KeyRow, KeyScope, Overlay, Recovered, Sequence, SubmitTimes,
-    TaskRow, UniqueRow, WorkerRow,
+    ClaimRow, Ended, Fault, Journal, JournalError, JournalResult, KeyRow, KeyScope, Overlay, Recovered, Sequence,
+    SubmitTimes, TaskRow, UniqueRow, WorkerRow,
 };
 use windlass_ledger::recover::Recovery;
-use windlass_ledger::store::{Inbox, LedgerStore, Parts};
+use windlass_ledger::store::{Alone, Inbox, LedgerStore, Parts};
 
 /// The secret of ids: fixed, so that a test that fails can be run again as it was.
 const SECRET: [u8; 16] = *b"windlass-testkit";
@@ -76,7 +76,7 @@ impl Journal for MemoryJournal {
         if self.before.is_none() {
             return Ok(());
         }
-        Err(JournalError { reason: "the disk is full".into(), item_at_fault: false, fatal: false })
+        Err(JournalError { reason: "the disk is full".into(), fault: Fault::Refused })
     }
 
     fn roll_back(&mut self) {
@@ -388,6 +388,7 @@ impl MemoryStore {
             inbox: Arc::new(Inline(Mutex::new(Some(writer)))),
             archive: Arc::new(journal),
             shared,
+            others: Arc::new(Alone),
         }))
     }
 }

@@ -26,6 +26,9 @@ use crate::fixtures::{profile, queue, task_type};
 /// How a store crate opens its store for the suite and the model.
 #[async_trait]
 pub trait Fixture: Send + Sync {
+    /// What the store is called where results are put together.
+    fn label(&self) -> &'static str;
+
     /// A new empty store on this clock that tells this observer.
     async fn open(&self, clock: Arc<ManualClock>, observer: Arc<dyn Observer>) -> Arc<dyn Store>;
 

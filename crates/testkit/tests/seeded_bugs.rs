@@ -18,8 +18,8 @@ use windlass_core::names::{QueueName, TaskType, Text};
 use windlass_core::settings::{Field, QueueChange, QueueSettings, Settings, TypeChange, TypeSettings};
 use windlass_core::store::{
     Amendment, Beaten, BreakerError, Cancelled, Capabilities, ChangeError, ClaimRequest, Claimed, Cursor, Each, Finish,
-    Finished, Heartbeat, LaneStats, LeaseError, ListError, Outcome, Page, ProgressReport, Renewal, Requeue,
-    SettingsError, Stats, StepReport, Store, StoreError, SubmitError, Submitted, Sweep, Waiting, WorkerError,
+    Finished, Heartbeat, InboxItem, Intake, LaneStats, LeaseError, ListError, Outcome, Page, ProgressReport, Renewal,
+    Requeue, SettingsError, Stats, StepReport, Store, StoreError, SubmitError, Submitted, Sweep, Waiting, WorkerError,
 };
 use windlass_core::task::{ClaimedTask, NewTask, Task, TaskSpec};
 use windlass_core::time::Timestamp;
@@ -423,6 +423,26 @@ impl Store for Sabotaged {
         self.store.clear_type(task_type).await
     }
 
+    async fn lead(&self, span: Duration) -> Result<bool, StoreError> {
+        self.store.lead(span).await
+    }
+
+    async fn resign(&self) {
+        self.store.resign().await;
+    }
+
+    async fn inbox(&self, after: i64, limit: usize) -> Result<Vec<InboxItem>, StoreError> {
+        self.store.inbox(after, limit).await
+    }
+
+    async fn inbox_grown(&self) {
+        self.store.inbox_grown().await;
+    }
+
+    async fn take_in(&self, items: Vec<Intake>) -> Each<Submitted, SubmitError> {
+        self.store.take_in(items).await
+    }
+
     async fn check(&self) -> Result<(), StoreError> {
         self.store.check().await
     }
@@ -436,6 +456,10 @@ struct WithBug(Bug);
 
 #[async_trait]
 impl Fixture for WithBug {
+    fn label(&self) -> &'static str {
+        "with a bug"
+    }
+
     async fn open(&self, clock: Arc<ManualClock>, observer: Arc<dyn Observer>) -> Arc<dyn Store> {
         let store = common::InMemory.open(clock, observer).await;
         Arc::new(Sabotaged {

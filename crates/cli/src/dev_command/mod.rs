@@ -87,11 +87,9 @@ async fn play(listener: TcpListener, folder: &StoreFolder, screen: &Screen) -> O
     let metrics = Arc::new(Metrics::default());
     let (observer, narrator) = narrator::new(Watch::new(Arc::clone(&metrics)));
     let config = ServerConfig::default();
-    let (store_address, lease) = (format!("sqlite:{}", folder.path().display()), config.lease);
-    let store = tokio::task::spawn_blocking(move || open_store::open(&store_address, lease, observer))
-        .await
-        .map_err(|error| Failure::new(Exit::Failed, error.to_string()))?
-        .map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
+    let options = open_store::StoreOptions::new(format!("sqlite:{}", folder.path().display()), config.lease);
+    let store =
+        open_store::open(options, observer).await.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
     let began = store.now();
     let (stop_server, stopped) = oneshot::channel::<()>();
     let server = tokio::spawn(windlass_server::run(config, store, metrics, listener, async {

@@ -34,6 +34,7 @@ pub fn free_port() -> u16 {
 pub struct Server {
     pub url: String,
     folder: TempDir,
+    store: String,
     arguments: Vec<String>,
     process: Option<Child>,
 }
@@ -41,19 +42,28 @@ pub struct Server {
 impl Server {
     pub fn start(arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
+        let store = format!("sqlite:{}", folder.path().join("data").display());
+        Self::start_on(store, folder, arguments)
+    }
+
+    /// A server on a store that others may use, too.
+    pub fn on(store: &str, arguments: &[&str]) -> Self {
+        Self::start_on(store.to_owned(), tempfile::tempdir().expect("a folder"), arguments)
+    }
+
+    fn start_on(store: String, folder: TempDir, arguments: &[&str]) -> Self {
         let url = format!("http://127.0.0.1:{}", free_port());
         let arguments = arguments.iter().map(ToString::to_string).collect();
-        let mut server = Self { url, folder, arguments, process: None };
+        let mut server = Self { url, folder, store, arguments, process: None };
         server.start_again();
         server
     }
 
     /// Starts it on the same port and store.
     pub fn start_again(&mut self) {
-        let store = format!("sqlite:{}", self.folder.path().join("data").display());
         let listen = self.url.trim_start_matches("http://");
         let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
-        command.args(["server", "--listen", listen, "--store", &store]).args(&self.arguments);
+        command.args(["server", "--listen", listen, "--store", &self.store]).args(&self.arguments);
         let log = File::options().create(true).append(true).open(self.path("server.log")).expect("a log");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.process = Some(command.spawn().expect("a server"));

@@ -1,21 +1,26 @@
 //! Decides from a recorded history whether the server kept its promises.
 //!
-//! Pure: evidence in, violations out, no I/O and no clock, so that every rule is tested with made-up histories
+//! Pure: evidence in, violations out, no I/O and no clock (evidence can be written to a file, for people), so that every rule is tested with made-up histories
 //! (`tests.rs` seeds the bugs each rule is there to catch). The rules never take an unknown outcome for a failure, and
 //! compare two moments only when one surely came before the other.
 
 mod agreement;
 mod ends;
 mod leases;
+pub mod loss;
+mod order;
 mod submits;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::io::{BufWriter, Write};
+use std::path::Path;
 
 use serde::Serialize;
 
+use crate::error::HarnessError;
 use crate::history::{Op, Outcome, Record, Run};
 
 /// The promise that was broken.
@@ -52,6 +57,10 @@ pub enum Rule {
     AtLeastOnce,
     /// More retries, crashes or runs than allowed.
     Attempts,
+    /// More tasks of one type or key ran at once than allowed.
+    AtOnce,
+    /// Two tasks of one ordering key ran at once, or a later one before an earlier one.
+    Order,
     /// A task did not end although everything was healthy again.
     Liveness,
     /// Two ways to ask give different numbers.
@@ -76,6 +85,8 @@ impl fmt::Display for Rule {
             Rule::UnexplainedEnd => "unexplained end",
             Rule::AtLeastOnce => "at least once",
             Rule::Attempts => "attempts",
+            Rule::AtOnce => "at once",
+            Rule::Order => "order",
             Rule::Liveness => "liveness",
             Rule::Agreement => "agreement",
         })
@@ -138,8 +149,31 @@ pub struct Counts {
     pub stats_executing: u64,
 }
 
+/// A group of tasks of which only some may run at once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AtMost {
+    /// Its name.
+    pub group: String,
+    /// How many.
+    pub at_once: u64,
+}
+
+/// What a task shares with others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum Shared {
+    /// A limit.
+    AtMost(AtMost),
+    /// An ordering key: one at a time, in the order of the submits.
+    Line {
+        /// Its name.
+        line: String,
+        /// The line goes on past a task that is to be tried again.
+        skips: bool,
+    },
+}
+
 /// The limits under which the run was made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Limits {
     /// `max_retries` of every task.
     pub max_retries: u64,
@@ -152,7 +186,7 @@ pub struct Limits {
 }
 
 /// Everything the checker looks at.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
     /// Every call.
     pub records: Vec<Record>,
@@ -164,6 +198,32 @@ pub struct Evidence {
     pub counts: Vec<Counts>,
     /// The limits of the run.
     pub limits: Limits,
+    /// What tasks share with others, by idempotency key.
+    pub shared: HashMap<String, Shared>,
+    /// The rows of the database at the end, by status; what has not ended is together under `live`, and where the
+    /// database does not tell the statuses apart, what has ended under `ended`.
+    pub rows: Option<BTreeMap<String, u64>>,
+    /// Spans of time, from and to in microseconds, whose acknowledged writes may be gone: a replica that lags took over.
+    pub doubts: Vec<(u64, u64)>,
+}
+
+impl Evidence {
+    /// Writes records, runs and tasks as JSON lines.
+    pub fn write(&self, path: &Path) -> Result<(), HarnessError> {
+        let write = || -> std::io::Result<()> {
+            let mut file = BufWriter::new(std::fs::File::create(path)?);
+            let Evidence { records, runs, tasks, counts, .. } = self;
+            let records = records.iter().map(|record| serde_json::json!({ "record": record }));
+            let runs = runs.iter().map(|run| serde_json::json!({ "run": run }));
+            let tasks = tasks.iter().map(|task| serde_json::json!({ "task": task }));
+            let counts = counts.iter().map(|counts| serde_json::json!({ "counts": counts }));
+            for line in records.chain(runs).chain(tasks).chain(counts) {
+                writeln!(file, "{line}")?;
+            }
+            file.flush()
+        };
+        write().map_err(|source| HarnessError::File { path: path.to_owned(), source })
+    }
 }
 
 /// Every violation in the evidence, by rule and task.
@@ -173,6 +233,7 @@ pub fn check(evidence: &Evidence) -> Vec<Violation> {
     submits::check(&index, &mut found);
     leases::check(&index, &mut found);
     ends::check(&index, &mut found);
+    order::check(&index, &mut found);
     agreement::check(&index, &mut found);
     found.violations.sort_by(|a, b| (a.rule, &a.task_id, &a.detail).cmp(&(b.rule, &b.task_id, &b.detail)));
     found.violations.dedup();

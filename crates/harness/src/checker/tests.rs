@@ -15,8 +15,7 @@ struct Story {
 
 impl Story {
     fn new() -> Self {
-        let evidence =
-            Evidence { records: Vec::new(), runs: Vec::new(), tasks: Vec::new(), counts: Vec::new(), limits: LIMITS };
+        let evidence = Evidence { limits: LIMITS, ..Evidence::default() };
         Self { evidence, now_us: 0, calls: 0 }
     }
 
@@ -471,4 +470,183 @@ fn catches_counters_that_disagree() {
         spoil(&mut counts);
         judged(counts).breaks_only(Rule::Agreement);
     }
+}
+
+/// Two tasks that were submitted one after the other, and share something.
+fn two_that_share(shared: &Shared) -> Story {
+    let mut story = Story::new();
+    for (key, task_id) in [("k1", "t1"), ("k2", "t2")] {
+        story.submit(key, task_id, Done);
+        story.evidence.shared.insert(key.into(), shared.clone());
+    }
+    story
+}
+
+fn line(skips: bool) -> Shared {
+    Shared::Line { line: "line".into(), skips }
+}
+
+fn complete(story: &mut Story, task_id: &str, key: &str, token: &str) {
+    let nonce = format!("n{token}");
+    story.result(task_id, token, &nonce, Completed, Done, "completed");
+    story.last(task_id, key, "completed", Some(&nonce));
+}
+
+#[test]
+fn catches_more_at_once_than_allowed() {
+    for (at_once, sound) in [(1, false), (2, true)] {
+        let mut story = two_that_share(&Shared::AtMost(AtMost { group: "key".into(), at_once }));
+        story.claim("t1", "k1", "1.a");
+        story.claim("t2", "k2", "2.b");
+        complete(&mut story, "t1", "k1", "1.a");
+        complete(&mut story, "t2", "k2", "2.b");
+        if sound {
+            story.is_sound();
+        } else {
+            story.breaks_only(Rule::AtOnce);
+        }
+    }
+}
+
+#[test]
+fn a_lease_that_may_have_ended_holds_no_limit() {
+    for (wait_us, renewed, sound) in [(1_000, false, false), (2_500, false, true), (2_500, true, false)] {
+        let mut story = two_that_share(&Shared::AtMost(AtMost { group: "key".into(), at_once: 1 }));
+        story.claim("t1", "k1", "1.a");
+        if renewed {
+            story.now_us += 1_500;
+            story.on_task(Op::Heartbeat, "t1", Some("1.a"), Done, None);
+            story.now_us -= 1_500;
+        }
+        story.now_us += wait_us;
+        story.claim("t2", "k2", "2.b");
+        complete(&mut story, "t2", "k2", "2.b");
+        story.now_us += 9_000;
+        story.claim("t1", "k1", "3.c");
+        complete(&mut story, "t1", "k1", "3.c");
+        if sound {
+            story.is_sound();
+        } else {
+            story.breaks_only(Rule::AtOnce);
+        }
+    }
+}
+
+#[test]
+fn a_result_without_an_answer_may_have_made_room() {
+    let mut story = two_that_share(&Shared::AtMost(AtMost { group: "key".into(), at_once: 1 }));
+    story.claim("t1", "k1", "1.a");
+    story.result("t1", "1.a", "n1.a", Completed, Unknown, "");
+    story.claim("t2", "k2", "2.b");
+    complete(&mut story, "t1", "k1", "1.a");
+    complete(&mut story, "t2", "k2", "2.b");
+    story.is_sound();
+}
+
+#[test]
+fn catches_two_of_one_line_at_once() {
+    let mut story = two_that_share(&line(false));
+    story.claim("t1", "k1", "1.a");
+    story.claim("t2", "k2", "2.b");
+    complete(&mut story, "t1", "k1", "1.a");
+    complete(&mut story, "t2", "k2", "2.b");
+    story.breaks_only(Rule::Order);
+}
+
+#[test]
+fn catches_a_broken_order() {
+    for skips in [false, true] {
+        let mut story = two_that_share(&line(skips));
+        story.claim("t2", "k2", "1.a");
+        complete(&mut story, "t2", "k2", "1.a");
+        story.claim("t1", "k1", "2.b");
+        complete(&mut story, "t1", "k1", "2.b");
+        story.breaks_only(Rule::Order);
+        // Submits that overlap have no order.
+        story.evidence.records[1].t_invoke_us = story.evidence.records[0].t_complete_us;
+        story.is_sound();
+    }
+}
+
+#[test]
+fn a_line_waits_for_another_attempt_unless_it_skips() {
+    for skips in [false, true] {
+        let mut story = two_that_share(&line(skips));
+        story.claim("t1", "k1", "1.a");
+        story.result("t1", "1.a", "n1", FailedRetriable, Done, "scheduled");
+        story.claim("t2", "k2", "2.b");
+        complete(&mut story, "t2", "k2", "2.b");
+        story.claim("t1", "k1", "3.c");
+        complete(&mut story, "t1", "k1", "3.c");
+        if skips {
+            story.is_sound();
+        } else {
+            story.breaks_only(Rule::Order);
+        }
+    }
+}
+
+#[test]
+fn catches_nodes_that_disagree() {
+    let said = |node: u64, completed| Counts {
+        moment: format!("node {node}"),
+        settled: true,
+        listed: [("completed".into(), completed)].into(),
+        metrics: [("completed".into(), completed)].into(),
+        stats_depth: 0,
+        stats_executing: 0,
+    };
+    let mut story = Story::sound();
+    story.evidence.counts = vec![said(1, 1), said(2, 1)];
+    story.is_sound();
+    story.evidence.counts.push(said(3, 2));
+    story.breaks_only(Rule::Agreement);
+}
+
+#[test]
+fn catches_rows_that_disagree() {
+    let judged = |rows: &[(&str, u64)]| {
+        let mut story = Story::sound();
+        story.evidence.rows = Some(rows.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect());
+        story
+    };
+    judged(&[("live", 0), ("completed", 1)]).is_sound();
+    judged(&[("live", 0), ("ended", 1)]).is_sound();
+    judged(&[("live", 0), ("completed", 2)]).breaks_only(Rule::Agreement);
+    judged(&[("live", 1), ("completed", 1)]).breaks_only(Rule::Agreement);
+    judged(&[("live", 0)]).breaks_only(Rule::Agreement);
+    judged(&[("live", 0), ("ended", 0)]).breaks_only(Rule::Agreement);
+    judged(&[("live", 0), ("completed", 1), ("failed", 1)]).breaks_only(Rule::Agreement);
+}
+
+#[test]
+fn a_lost_write_is_counted_and_explains_only_its_own_task() {
+    let mut story = Story::sound();
+    let from_us = story.now_us + 5;
+    story.submit("k2", "t2", Done);
+    story.evidence.doubts.push((from_us, story.now_us + 5));
+    let (left, loss) = loss::split(&story.evidence, check(&story.evidence));
+    assert_eq!((left, loss.submits, loss.results), (Vec::new(), 1, 0));
+    // One that was acknowledged at another time must be there.
+    story.submit("k3", "t3", Done);
+    let (left, loss) = loss::split(&story.evidence, check(&story.evidence));
+    assert_eq!(left.iter().map(|violation| violation.rule).collect::<Vec<_>>(), [Rule::Lost]);
+    assert_eq!(loss.submits, 2);
+}
+
+#[test]
+fn a_lost_result_is_counted() {
+    let mut story = Story::new();
+    story.submit("k1", "t1", Done);
+    story.claim("t1", "k1", "1.a");
+    let from_us = story.now_us + 5;
+    story.result("t1", "1.a", "n1", Completed, Done, "completed");
+    story.evidence.doubts.push((from_us, story.now_us + 5));
+    story.now_us += 5_000;
+    story.claim("t1", "k1", "2.b");
+    story.result("t1", "2.b", "n2", Completed, Done, "completed");
+    story.last("t1", "k1", "completed", Some("n2"));
+    story.breaks(Rule::DoubleEnd);
+    let (left, loss) = loss::split(&story.evidence, check(&story.evidence));
+    assert_eq!((left, loss.submits, loss.results), (Vec::new(), 0, 1));
 }

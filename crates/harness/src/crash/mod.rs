@@ -1,13 +1,6 @@
 //! The crash test: clients load a server that is killed again and again; at the end the history is checked.
 
-mod observer;
 mod report;
-mod results;
-mod server;
-mod settle;
-mod submitter;
-mod worker;
-mod world;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,16 +9,17 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::checker::{Evidence, FinalTask, Limits, check, is_ended};
+use crate::checker::{Evidence, Limits, check};
 use crate::clock::{Clock, run_number};
 use crate::error::HarnessError;
-use crate::history::{Op, Outcome, Record};
 use crate::random::Random;
 
+use crate::load::server::{ServerProcess, ServerSetup, free_address, make_folder};
+use crate::load::settle::Reader;
+use crate::load::workload::Workload;
+use crate::load::world::{Habits, Phase, World};
+use crate::load::{join, observer, submitter, within_time, worker};
 pub use report::Report;
-use server::{ServerProcess, ServerSetup, free_address, make_folder};
-use settle::Reader;
-use world::{Phase, World};
 
 /// Retries of every task in the run.
 const MAX_RETRIES: u64 = 4;
@@ -36,8 +30,10 @@ const LEASE_SLACK: Duration = Duration::from_millis(100);
 /// One kill in so many comes late enough for leases to lapse; otherwise none would, because nothing lapses for one
 /// lease after a start.
 const LONG_LIFE_EVERY: u64 = 20;
-/// Clients that have not finished after this long are stuck.
-const CLIENTS_WITHIN: Duration = Duration::from_mins(1);
+/// In 100,000 tasks, how many are held too long or never reported.
+const TROUBLED: u64 = 1_800;
+/// Tasks under way at most: the drain at the end has to be short.
+const OUTSTANDING_MAX: i64 = 1_000;
 
 /// How the crash test is run.
 #[derive(Clone, Debug, clap::Args)]
@@ -96,14 +92,25 @@ pub async fn run(options: &Options) -> Result<Report, HarnessError> {
     make_folder(&folder)?;
     let setup = ServerSetup {
         binary: options.binary.clone(),
-        folder: folder.clone(),
+        log: folder.join("server.log"),
+        store: format!("sqlite:{}", folder.join("data").display()),
+        schema: None,
         address: free_address()?,
         lease_seconds: options.lease_seconds,
         heartbeat_seconds: options.heartbeat_seconds,
     };
     let (phase, phase_seen) = watch::channel(Phase::Load);
     let (up, up_seen) = watch::channel(false);
-    let world = Arc::new(World::new(setup.address, (lease, heartbeat), MAX_RETRIES, phase_seen, up_seen));
+    let habits = Habits {
+        workload: Workload::Plain,
+        max_retries: MAX_RETRIES,
+        lease,
+        heartbeat,
+        troubled: TROUBLED,
+        outstanding_max: OUTSTANDING_MAX,
+        retry_pause: Duration::from_millis(1),
+    };
+    let world = Arc::new(World::new(vec![setup.address], habits, phase_seen, up_seen));
     let run = CrashRun { options, setup, world, phase, up, kills: 0, startup_max: Duration::ZERO };
     let clock = Clock::start();
     let outcome = run.run().await;
@@ -168,7 +175,7 @@ impl CrashRun<'_> {
 
         // What was seen before the very last kill must be there after it.
         counts.push(reader.counts("drained", drained).await?);
-        self.note_reads(&reader.all_tasks().await?);
+        self.world.note_reads(&reader.all_tasks().await?);
         server = self.kill_and_restart(server).await?;
         let mut reader = Reader::new(self.setup.address);
         counts.push(reader.counts("drained, after a kill", drained).await?);
@@ -183,10 +190,10 @@ impl CrashRun<'_> {
         let limits = Limits {
             max_retries: MAX_RETRIES,
             max_crashes: MAX_CRASHES,
-            lease_us: micros(self.world.lease),
+            lease_us: micros(self.world.habits.lease),
             lease_slack_us: micros(LEASE_SLACK),
         };
-        let evidence = Evidence { records, runs, tasks, counts, limits };
+        let evidence = Evidence { records, runs, tasks, counts, limits, ..Evidence::default() };
         let violations = check(&evidence);
         Ok(Report {
             seed: self.options.seed,
@@ -243,7 +250,7 @@ impl CrashRun<'_> {
         for round in 0..self.options.kills {
             let mut life = random.duration(least, most);
             if round % LONG_LIFE_EVERY == long_life_at {
-                life += self.world.lease * 2;
+                life += self.world.habits.lease * 2;
             }
             tokio::time::sleep(life).await;
             server = self.kill_and_restart(server).await?;
@@ -263,44 +270,4 @@ impl CrashRun<'_> {
         self.kills += 1;
         self.start().await
     }
-
-    /// What a list shows counts as a look at every task in it.
-    fn note_reads(&self, tasks: &[FinalTask]) {
-        let mut recorder = self.world.recorder();
-        let call = recorder.next_call();
-        let now_us = self.world.clock.elapsed_us();
-        for task in tasks.iter().filter(|task| is_ended(&task.status)) {
-            recorder.add(Record {
-                seq: 0,
-                call,
-                client: u32::MAX,
-                op: Op::Read,
-                key: task.key.clone(),
-                task_id: Some(task.task_id.clone()),
-                token: None,
-                nonce: None,
-                status: Some(task.status.clone()),
-                deduplicated: None,
-                t_invoke_us: now_us,
-                t_complete_us: now_us,
-                outcome: Outcome::Ok,
-            });
-        }
-    }
-}
-
-/// Waits for clients that end by themselves.
-async fn join(who: &str, clients: Vec<JoinHandle<()>>) -> Result<(), HarnessError> {
-    let all = async {
-        for client in clients {
-            client.await.map_err(|error| HarnessError::Server(format!("one of the {who} failed: {error}")))?;
-        }
-        Ok(())
-    };
-    within_time(who, all).await?
-}
-
-async fn within_time<T>(who: &str, future: impl Future<Output = T>) -> Result<T, HarnessError> {
-    let finished = tokio::time::timeout(CLIENTS_WITHIN, future).await;
-    finished.map_err(|_| HarnessError::Server(format!("the {who} did not finish within {CLIENTS_WITHIN:?}")))
 }

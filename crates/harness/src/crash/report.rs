@@ -2,32 +2,16 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
-use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::checker::{Evidence, Violation};
 use crate::error::HarnessError;
 use crate::history::{Op, Outcome, Record};
+use crate::load::is_expected;
 
 /// More than this many violations are only counted: the first ones tell the story.
 const VIOLATIONS_SHOWN: usize = 40;
-
-/// Refusals that belong to a run with kills and with workers that misbehave on purpose.
-const EXPECTED_REFUSALS: [&str; 12] = [
-    "result: 409 lease_lost",
-    "result item: lease_lost",
-    "cancel: 409 not_cancellable",
-    "submit: 429 queue_full",
-    "submit: 503 draining",
-    "submit: 503 store_unavailable",
-    "poll: 503 store_unavailable",
-    "result: 503 store_unavailable",
-    "heartbeat: 503 store_unavailable",
-    "poll: 404 worker_not_found",
-    "result: 404 worker_not_found",
-    "heartbeat: 404 worker_not_found",
-];
 
 /// The outcome of a crash test.
 #[derive(Debug)]
@@ -61,24 +45,12 @@ impl Report {
     }
 
     fn unexpected(&self) -> impl Iterator<Item = (&String, &u64)> {
-        self.refusals.iter().filter(|(what, _)| !EXPECTED_REFUSALS.contains(&what.as_str()))
+        self.refusals.iter().filter(|(what, _)| !is_expected(what))
     }
 
     /// Writes records, runs and tasks as JSON lines.
     pub fn write_history(&self, path: &Path) -> Result<(), HarnessError> {
-        let write = || -> std::io::Result<()> {
-            let mut file = BufWriter::new(std::fs::File::create(path)?);
-            let Evidence { records, runs, tasks, counts, .. } = &self.evidence;
-            let records = records.iter().map(|record| serde_json::json!({ "record": record }));
-            let runs = runs.iter().map(|run| serde_json::json!({ "run": run }));
-            let tasks = tasks.iter().map(|task| serde_json::json!({ "task": task }));
-            let counts = counts.iter().map(|counts| serde_json::json!({ "counts": counts }));
-            for line in records.chain(runs).chain(tasks).chain(counts) {
-                writeln!(file, "{line}")?;
-            }
-            file.flush()
-        };
-        write().map_err(|source| HarnessError::File { path: path.to_owned(), source })
+        self.evidence.write(path)
     }
 
     fn rows(&self) -> Vec<(&'static str, u64)> {

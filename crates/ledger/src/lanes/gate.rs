@@ -68,6 +68,21 @@ impl Gate {
         if bucket.has_token(now) { None } else { Some(Closed::NoToken(bucket.next_token_at())) }
     }
 
+    /// What is saved up under its rate.
+    pub(crate) fn bucket(&self) -> Option<Bucket> {
+        self.bucket
+    }
+
+    /// Sets what is saved up, as it was or as another node left it.
+    pub(crate) fn set_bucket(&mut self, bucket: Option<Bucket>) {
+        self.bucket = bucket;
+    }
+
+    /// Another node left so much under the rate that is in force.
+    pub(crate) fn set_level(&mut self, tokens: f64, as_of: Timestamp, rate: Option<RateLimit>) {
+        self.bucket = rate.map(|limit| Bucket::at_level(limit, tokens, as_of));
+    }
+
     /// Something starts.
     pub(crate) fn take_token(&mut self, now: Timestamp) {
         if let Some(bucket) = &mut self.bucket {
@@ -118,6 +133,15 @@ impl TypeState {
             None => {}
         }
         None
+    }
+
+    /// The workers that last completed a task of this type, newest first.
+    pub(crate) fn successes(&self) -> [Option<(WorkerId, Timestamp)>; 2] {
+        self.successes
+    }
+
+    pub(crate) fn set_successes(&mut self, successes: [Option<(WorkerId, Timestamp)>; 2]) {
+        self.successes = successes;
     }
 
     pub(crate) fn succeeded_on(&mut self, worker: WorkerId, now: Timestamp) {

@@ -14,17 +14,24 @@ use windlass_core::lane::{LaneKey, Serves};
 use windlass_core::names::{CapabilitySet, QueueName, TaskType};
 use windlass_core::policy::{Choice, Heads, Turn};
 use windlass_core::priority::Priority;
+use windlass_core::rate::Bucket;
 use windlass_core::settings::Settings;
 use windlass_core::store::{Hindrance, LaneStats, QueueStats};
 use windlass_core::time::Timestamp;
 
 use crate::slab::Slab;
 use gate::TypeState;
+pub(crate) use queue::TurnOf;
 use queue::{Group, GroupIx, Head, Queue};
 
 /// A lane by its place in the index. Valid until [`Lanes::vanish`] finds it without a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LaneIx(u32);
+
+impl LaneIx {
+    /// No lane: to be replaced before anybody looks.
+    pub(crate) const NONE: Self = Self(u32::MAX);
+}
 
 /// A queue by its place in the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -113,7 +120,7 @@ pub struct Served<'a> {
 }
 
 /// Whose gate opens by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum GateIx {
     Queue(QueueIx),
     Type(TypeIx),
@@ -139,6 +146,17 @@ pub struct Lanes {
     slots_vary: bool,
     /// Breakers as they were before this transaction.
     breakers_before: HashMap<TypeIx, TypeBreaker>,
+    /// What was saved up under rates before this transaction took of it.
+    buckets_before: HashMap<GateIx, Option<Bucket>>,
+    /// Whose turn it was before this transaction, where it moved.
+    turns_before: HashMap<(QueueIx, GroupIx), TurnOf>,
+}
+
+/// What is saved up under rates.
+#[derive(Default)]
+pub(crate) struct Levels {
+    pub(crate) queues: Vec<(QueueName, Bucket)>,
+    pub(crate) types: Vec<(TaskType, Bucket)>,
 }
 
 /// Types without lanes that are remembered for the figures of their breakers.
@@ -526,6 +544,7 @@ impl Lanes {
         let now = self.now;
         let lane = self.lane(ix);
         let (queue, task_type) = (lane.queue, lane.task_type);
+        self.remember_buckets(queue, task_type);
         self.queue_mut(queue).gate.take_token(now);
         let state = self.type_mut(task_type);
         state.gate.take_token(now);
@@ -535,6 +554,18 @@ impl Lanes {
         }
         self.look_at_queue(queue);
         self.look_at_type(task_type);
+    }
+
+    fn remember_buckets(&mut self, queue: QueueIx, task_type: TypeIx) {
+        for gate_ix in [GateIx::Queue(queue), GateIx::Type(task_type)] {
+            let gate = match gate_ix {
+                GateIx::Queue(ix) => &self.queues[ix.0].gate,
+                GateIx::Type(ix) => &self.types[ix.0].gate,
+            };
+            if gate.has_rate() {
+                self.buckets_before.entry(gate_ix).or_insert(gate.bucket());
+            }
+        }
     }
 
     // Breakers of types.
@@ -579,9 +610,108 @@ impl Lanes {
         self.types.values().map(|state| (&state.name, &state.breaker))
     }
 
+    /// Breakers that this transaction touched, with who last succeeded.
+    pub(crate) fn changed_types(
+        &self,
+    ) -> impl Iterator<Item = (&TaskType, &TypeBreaker, [Option<(WorkerId, Timestamp)>; 2])> {
+        self.breakers_before.keys().filter_map(|ix| {
+            let state = self.types.get(ix.0)?;
+            Some((&state.name, &state.breaker, state.successes()))
+        })
+    }
+
+    /// What is saved up under the rates that this transaction took of, by queue and by type.
+    pub(crate) fn changed_levels(&self) -> Levels {
+        let Levels { mut queues, mut types } = Levels::default();
+        for gate_ix in self.buckets_before.keys() {
+            match gate_ix {
+                GateIx::Queue(ix) => {
+                    let queue = self.queues.get(ix.0);
+                    queues.extend(queue.and_then(|queue| Some((queue.name.clone(), queue.gate.bucket()?))));
+                }
+                GateIx::Type(ix) => {
+                    let state = self.types.get(ix.0);
+                    types.extend(state.and_then(|state| Some((state.name.clone(), state.gate.bucket()?))));
+                }
+            }
+        }
+        Levels { queues, types }
+    }
+
+    /// Whose turn it is now, where this transaction moved it.
+    pub(crate) fn changed_turns(&self) -> impl Iterator<Item = TurnOf> {
+        self.turns_before.keys().filter_map(|(queue_ix, group_ix)| self.queues.get(queue_ix.0)?.turn_of(*group_ix))
+    }
+
+    /// Sets whose turn another node left it to be.
+    pub(crate) fn set_turns(&mut self, turns: &[TurnOf]) {
+        for told in turns {
+            if let Some(ix) = self.queue_names.get(&told.queue).copied() {
+                self.queue_mut(ix).set_turn(told);
+            }
+        }
+    }
+
+    /// Sets what another node left under its rates.
+    pub(crate) fn set_levels(
+        &mut self,
+        queues: Vec<(QueueName, f64, i64)>,
+        types: Vec<(TaskType, f64, i64)>,
+        settings: &Settings,
+    ) {
+        for (name, tokens, as_of) in queues {
+            let ix = self.open_queue(&name, settings, false);
+            let rate = settings.queues.get(&name).and_then(|of_queue| of_queue.rate_limit);
+            self.queue_mut(ix).gate.set_level(tokens, Timestamp::from_micros(as_of), rate);
+            self.look_at_queue(ix);
+        }
+        for (name, tokens, as_of) in types {
+            let ix = self.open_type(&name, settings, false);
+            let rate = settings.types.get(&name).and_then(|of_type| of_type.rate_limit);
+            self.type_mut(ix).gate.set_level(tokens, Timestamp::from_micros(as_of), rate);
+            self.look_at_type(ix);
+        }
+    }
+
+    /// Sets who last succeeded with tasks of a type.
+    pub(crate) fn set_successes(&mut self, name: &TaskType, successes: [Option<(WorkerId, Timestamp)>; 2]) {
+        if let Some(ix) = self.type_names.get(name).copied() {
+            self.type_mut(ix).set_successes(successes);
+        }
+    }
+
+    /// Ready tasks that a worker may be given next, about in order, at most `most` of them: what is worth reading ahead.
+    pub(crate) fn upcoming(&self, served: &Served<'_>, most: usize) -> Vec<TaskKey> {
+        let mut lanes: Vec<LaneIx> = Vec::new();
+        for (_, queue) in self.queues_of(served) {
+            for (_, group) in self.groups(queue, served) {
+                let fits = |ix: &&LaneIx| {
+                    let lane = self.lane(**ix);
+                    !lane.ready.is_empty()
+                        && self.type_state(lane.task_type).gate.open
+                        && served.capabilities.covers(&lane.key.capabilities)
+                };
+                let of_types =
+                    group.by_type.iter().filter(|(ix, _)| served.types.as_ref().is_none_or(|all| all.contains(ix)));
+                lanes.extend(of_types.flat_map(|(_, lanes)| lanes).filter(fits));
+                if lanes.len() >= most {
+                    break;
+                }
+            }
+        }
+        let each = most.checked_div(lanes.len()).unwrap_or(0).max(1);
+        lanes
+            .into_iter()
+            .flat_map(|ix| self.lane(ix).ready.iter().take(each))
+            .map(|(_, task)| *task)
+            .take(most)
+            .collect()
+    }
+
     /// A task of the lane's type completed on a worker.
     pub fn succeeded_on(&mut self, ix: LaneIx, worker: WorkerId) {
         let (now, task_type) = (self.now, self.lane(ix).task_type);
+        self.remember_breaker(task_type);
         self.type_mut(task_type).succeeded_on(worker, now);
     }
 
@@ -593,12 +723,38 @@ impl Lanes {
     /// The transaction is durable.
     pub fn keep(&mut self) {
         self.breakers_before.clear();
+        self.buckets_before.clear();
+        self.turns_before.clear();
         self.vanish();
     }
 
-    /// The transaction came to nothing. Tokens that it took stay taken: a rate may be
-    /// undershot, never exceeded.
+    /// The transaction came to nothing.
     pub fn undo(&mut self) {
+        for ((queue_ix, group_ix), before) in std::mem::take(&mut self.turns_before) {
+            if let Some(queue) = self.queues.get_mut(queue_ix.0)
+                && let Some(now) = queue.turn_of(group_ix)
+            {
+                // Of several tenants that had a turn, the first saw the queue as it was.
+                let served_until = before.served_until.min(now.served_until);
+                queue.set_turn(&TurnOf { served_until, ..before });
+            }
+        }
+        for (gate_ix, before) in std::mem::take(&mut self.buckets_before) {
+            match gate_ix {
+                GateIx::Queue(ix) => {
+                    if let Some(queue) = self.queues.get_mut(ix.0) {
+                        queue.gate.set_bucket(before);
+                        self.look_at_queue(ix);
+                    }
+                }
+                GateIx::Type(ix) => {
+                    if let Some(state) = self.types.get_mut(ix.0) {
+                        state.gate.set_bucket(before);
+                        self.look_at_type(ix);
+                    }
+                }
+            }
+        }
         for (ix, before) in std::mem::take(&mut self.breakers_before) {
             if let Some(state) = self.types.get_mut(ix.0) {
                 state.breaker = before;
@@ -651,6 +807,11 @@ impl Lanes {
     /// What was picked starts. Of a task that turns out to have expired or to wait for its key
     /// this is not told: nobody's turn is spent on it.
     pub fn take_turn(&mut self, pick: &Pick) {
+        let queue = self.queue(pick.queue);
+        let moves = queue.is_fair() || queue.group(pick.group).turn != pick.turn;
+        if let Some(before) = queue.turn_of(pick.group).filter(|_| moves) {
+            self.turns_before.entry((pick.queue, pick.group)).or_insert(before);
+        }
         self.queue_mut(pick.queue).advance(pick.group, pick.turn);
     }
 

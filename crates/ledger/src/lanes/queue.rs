@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use serde::{Deserialize, Serialize};
 use windlass_core::ids::TaskKey;
 use windlass_core::lane::LaneKey;
 use windlass_core::names::{CapabilitySet, QueueName, Text};
@@ -36,6 +37,18 @@ pub(super) struct Group {
     pub(super) by_type: HashMap<TypeIx, Vec<LaneIx>>,
     lanes: u32,
     ready_lanes: u32,
+}
+
+/// Whose turn it is among the lanes of a queue, or of one tenant of a fair one.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct TurnOf {
+    pub(super) queue: QueueName,
+    pub(super) tenant: Option<Text>,
+    pub(super) turn: Turn,
+    /// How far the tenant was served.
+    pub(super) pass: u64,
+    /// How far the queue was.
+    pub(super) served_until: u64,
 }
 
 #[derive(Debug)]
@@ -214,6 +227,31 @@ impl Queue {
             } else {
                 self.order.remove(&(group.pass, group_ix));
             }
+        }
+    }
+
+    /// Whose turn it is in a group, if there is such a group.
+    pub(super) fn turn_of(&self, ix: GroupIx) -> Option<TurnOf> {
+        let group = self.groups.get(ix.0)?;
+        Some(TurnOf {
+            queue: self.name.clone(),
+            tenant: group.tenant.clone(),
+            turn: group.turn,
+            pass: group.pass,
+            served_until: self.served_until,
+        })
+    }
+
+    /// Sets what [`Queue::turn_of`] told.
+    pub(super) fn set_turn(&mut self, told: &TurnOf) {
+        self.served_until = told.served_until;
+        let Some(ix) = self.by_tenant.get(&told.tenant).copied() else { return };
+        let Some(group) = self.groups.get_mut(ix.0) else { return };
+        group.turn = told.turn;
+        let was_in_line = self.order.remove(&(group.pass, ix));
+        group.pass = told.pass;
+        if was_in_line {
+            self.order.insert((told.pass, ix));
         }
     }
 

@@ -89,7 +89,7 @@ impl Lane {
                 if self.identity.worker_id().is_none() && !is_stopping {
                     if let Err(error) = self.register().await {
                         tracing::warn!(%error, "cannot register");
-                        quiet_until = Some(Instant::now() + backoff.next());
+                        quiet_until = Some(Instant::now() + backoff.next().max(error.retry_after()));
                         continue;
                     }
                     backoff.reset();
@@ -106,8 +106,7 @@ impl Lane {
                         Ok(Came::WithNews) => backoff.reset(),
                         Ok(Came::Early) => quiet_until = Some(Instant::now() + backoff.next()),
                         Err(error) => {
-                            let asked = error.problem().and_then(|problem| problem.retry_after_seconds);
-                            let pause = backoff.next().max(Duration::from_secs(asked.unwrap_or(0)));
+                            let pause = backoff.next().max(error.retry_after());
                             tracing::warn!(%error, ?pause, "no answer to a poll; trying again");
                             quiet_until = Some(Instant::now() + pause);
                         }

@@ -97,7 +97,7 @@ impl Link {
                     let message = format!("step {name} was not stored before the attempt was stopped ({reason:?}): {trouble}");
                     return Err(TaskError::retry(message));
                 }
-                () = tokio::time::sleep(backoff.next()) => {}
+                () = tokio::time::sleep(backoff.next().max(trouble.retry_after())) => {}
             }
         }
     }

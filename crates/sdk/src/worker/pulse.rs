@@ -11,6 +11,7 @@ use crate::client::Client;
 use crate::context::Attempt;
 use crate::error::{Error, Result};
 use crate::protocol::{Beaten, Heartbeat, Held, Outcome, ProgressCall, ProgressTaken, Results};
+use crate::random;
 use crate::stop::{StopReason, StopToken};
 use crate::worker::common::Common;
 use crate::worker::health::{self, HealthPage};
@@ -19,7 +20,7 @@ use crate::worker::lane::Lane;
 use crate::worker::load::LoadMeter;
 use crate::worker::outbox::CALL_RESULTS;
 
-/// After a heartbeat without an answer the next follows sooner.
+/// After a heartbeat without an answer the next follows sooner, whatever the server asks for: leases hang on it.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// After so many in a row the connections are taken for dead and made anew.
 const FAILURES_UNTIL_REBUILD: u32 = 3;
@@ -159,7 +160,9 @@ async fn beat(common: Arc<Common>, lanes: Arc<[Arc<Lane>]>, mut client: Client) 
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         };
-        tokio::time::sleep(if failures > 0 { interval.min(AFTER_FAILURE) } else { interval }).await;
+        // Not all at once when a server is back.
+        let sooner = || AFTER_FAILURE.mul_f64(0.5 + random::fraction() / 2.0);
+        tokio::time::sleep(if failures > 0 { interval.min(sooner()) } else { interval }).await;
         let health = load.sample();
         let mut answered = true;
         for lane in &*lanes {

@@ -368,7 +368,9 @@ impl Deed {
     async fn apply(&self, engine: &Engine, ids: &[TaskId]) -> Result<usize, Problem> {
         let mut done = 0;
         for (number, slice) in ids.chunks(SLICE).enumerate() {
-            done += self.apply_slice(engine, number * SLICE, slice.to_vec()).await?;
+            let applied = self.apply_slice(engine, number * SLICE, slice.to_vec()).await;
+            // Of many slices some are done by now.
+            done += applied.map_err(|problem| if number > 0 { problem.maybe_applied() } else { problem })?;
         }
         Ok(done)
     }

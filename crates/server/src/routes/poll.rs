@@ -10,7 +10,7 @@ use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use windlass_core::ids::{LeaseToken, TaskId};
+use windlass_core::ids::{LeaseToken, TaskId, WorkerId};
 use windlass_core::json::Json as RawJson;
 use windlass_core::limits;
 use windlass_core::names::{CapabilitySet, QueueName, TaskType, Text};
@@ -148,8 +148,13 @@ pub async fn poll(
         // store and the room that a result makes is there for the claim.
         let (answers, claimed) =
             tokio::join!(finish(&engine, worker, results, &traces), claim(&engine, request, Duration::ZERO));
-        let (claimed, undelivered) = claimed?;
-        (answers?, claimed, undelivered)
+        let answers = answers?;
+        let (claimed, undelivered) = match claimed {
+            // The results were taken: the worker must hear of it, and will ask for tasks again.
+            Err(WorkerError::Store(_)) => no_tasks(&engine, worker),
+            claimed => claimed?,
+        };
+        (answers, claimed, undelivered)
     };
     let document = PollDocument {
         tasks: claimed.tasks.into_iter().map(ClaimedDocument::from).collect(),
@@ -171,6 +176,12 @@ fn checked_wait(body: &PollBody) -> Result<Duration, Problem> {
     Ok(wait)
 }
 
+fn no_tasks(engine: &Engine, worker: WorkerId) -> (Claimed, Undelivered) {
+    let claimed = Claimed::default();
+    let undelivered = Undelivered::new(&engine.store, worker, &claimed);
+    (claimed, undelivered)
+}
+
 /// Claims, holding for at most `wait`. What was claimed is watched over from here on.
 async fn claim(
     engine: &Engine,
@@ -183,6 +194,7 @@ async fn claim(
         // Dropping the claim gives back what it may have taken.
         tokio::select! {
             claimed = tokio::time::timeout(wait, engine.store.claim(request)) => claimed.unwrap_or(Ok(Claimed::default()))?,
+            error = engine.store_is_away() => return Err(error.into()),
             () = engine.closing() => Claimed::default(),
         }
     } else if engine.is_closing() {

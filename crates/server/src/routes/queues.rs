@@ -226,7 +226,7 @@ pub async fn change(
 ) -> Result<Json<QueueDocument>, Problem> {
     let name = queue_name(&name)?;
     engine.store.change_queue(name.clone(), change).await?;
-    document(&engine, name).await.map(Json)
+    document(&engine, name).await.map(Json).map_err(Problem::maybe_applied)
 }
 
 /// Forgets a queue's settings; its tasks stay.
@@ -248,7 +248,7 @@ async fn set_paused(engine: &Engine, name: &str, paused: bool) -> Result<Json<Qu
     let name = queue_name(name)?;
     let change = QueueChange { paused: Field::Set(paused), ..QueueChange::default() };
     engine.store.change_queue(name.clone(), change).await?;
-    document(engine, name).await.map(Json)
+    document(engine, name).await.map(Json).map_err(Problem::maybe_applied)
 }
 
 /// Claims pass the queue by until it is resumed.

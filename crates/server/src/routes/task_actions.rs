@@ -114,7 +114,7 @@ pub async fn amend(
     }
     let amended = engine.store.amend(id, amendment, Actor::Api).await?;
     amended.map_err(|error| refused_change(error, Code::NotAmendable))?;
-    let task = engine.task(id).await?;
+    let task = engine.task(id).await.map_err(Problem::maybe_applied)?;
     Ok(Json(TaskDocument::new(task, &engine.store.settings(), engine.store.now(), Include::ALL)))
 }
 

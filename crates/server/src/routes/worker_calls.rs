@@ -195,16 +195,11 @@ pub async fn heartbeat(
         worker,
         renewal,
         lease: engine.config.lease,
-        unhealthy: body.status == Some(SaidStatus::Unhealthy) || engine.is_overloaded(worker, body.health.as_ref()),
+        unhealthy: body.status == Some(SaidStatus::Unhealthy),
         draining: body.status == Some(SaidStatus::Draining),
         health: body.health,
     };
-    let beaten = engine.store.heartbeat(beat).await;
-    if beaten.is_err() {
-        // Whoever it is, it is no worker to remember.
-        engine.forget_worker(worker);
-    }
-    let mut beaten = beaten?;
+    let mut beaten = engine.store.heartbeat(beat).await?;
     beaten.lost.extend(unreadable);
     Ok(Json(HeartbeatDocument {
         acknowledged: true,
@@ -250,8 +245,6 @@ pub async fn deregister(
     State(engine): State<Arc<Engine>>,
     Path(id): Path<String>,
 ) -> Result<Json<Acknowledged>, Problem> {
-    let worker = worker_id(&id)?;
-    engine.store.deregister_worker(worker).await?;
-    engine.forget_worker(worker);
+    engine.store.deregister_worker(worker_id(&id)?).await?;
     Ok(Json(Acknowledged { acknowledged: true }))
 }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use windlass_core::store::Store;
 use windlass_core::time::{Clock, Timestamp};
 use windlass_server::{Metrics, ServerConfig, Watch, run};
-use windlass_testkit::MemoryStore;
+use windlass_testkit::{MemoryStore, ShakyStore, Switch};
 
 /// Time that runs, from a fixed start.
 struct RunningClock(Instant);
@@ -36,9 +36,29 @@ pub async fn start() -> Server {
 }
 
 pub async fn start_with(config: ServerConfig) -> Server {
+    start_on(config, |store| store).await
+}
+
+/// A server whose store has a switch.
+pub async fn start_shaky(config: ServerConfig) -> (Server, Switch) {
+    let mut switch = None;
+    let shaky = |store| {
+        let shaky = ShakyStore::new(store);
+        switch = Some(shaky.switch());
+        shaky as Arc<dyn Store>
+    };
+    let server = start_on(config, shaky).await;
+    (server, switch.expect("a switch"))
+}
+
+/// An empty store on a clock that runs, or stands still with that of the runtime.
+pub fn memory_store(metrics: &Arc<Metrics>) -> Arc<dyn Store> {
+    MemoryStore::new(Arc::new(RunningClock(Instant::now())), Watch::new(Arc::clone(metrics)))
+}
+
+async fn start_on(config: ServerConfig, wrap: impl FnOnce(Arc<dyn Store>) -> Arc<dyn Store>) -> Server {
     let metrics = Arc::new(Metrics::default());
-    let clock = Arc::new(RunningClock(Instant::now()));
-    let store: Arc<dyn Store> = MemoryStore::new(clock, Watch::new(Arc::clone(&metrics)));
+    let store = wrap(memory_store(&metrics));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address").to_string();
     let (stop, stopping) = oneshot::channel();

@@ -32,6 +32,10 @@ impl Folders {
 
 #[async_trait]
 impl Fixture for Folders {
+    fn label(&self) -> &'static str {
+        "SQLite"
+    }
+
     async fn open(&self, clock: Arc<ManualClock>, observer: Arc<dyn Observer>) -> Arc<dyn Store> {
         self.open_in(Arc::new(tempfile::tempdir().expect("a folder")), clock, observer)
     }

@@ -55,6 +55,7 @@ pub mod reasons;
 pub mod requeue;
 #[allow(missing_docs, reason = "the table has one sentence for every behaviour")]
 pub mod restart;
+pub mod results;
 #[allow(missing_docs, reason = "the table has one sentence for every behaviour")]
 pub mod settings;
 #[allow(missing_docs, reason = "the table has one sentence for every behaviour")]
@@ -83,24 +84,11 @@ pub fn behaviours() -> Vec<Behaviour> {
     crate::for_each_behaviour!(list_behaviours)
 }
 
-/// The suite as a Markdown document.
-pub fn markdown() -> String {
-    let mut text = String::from("# What every store does\n\nEach line is a test that runs against every store.\n");
-    let mut subject = "";
-    for behaviour in behaviours() {
-        if behaviour.subject != subject {
-            subject = behaviour.subject;
-            text.extend(["\n## ", &subject.replace('_', " "), "\n\n"]);
-        }
-        text.extend(["- ", behaviour.sentence, " (`", behaviour.name, "`)\n"]);
-    }
-    text
-}
-
 /// Runs one behaviour on a new store. Called by the tests that [`conformance_suite!`] makes.
 ///
 /// [`conformance_suite!`]: crate::conformance_suite
-pub fn run<F: Future<Output = ()>>(fixture: Arc<dyn Fixture>, behaviour: impl FnOnce(Rig) -> F) {
+pub fn run<F: Future<Output = ()>>(fixture: Arc<dyn Fixture>, name: &str, behaviour: impl FnOnce(Rig) -> F) {
+    let label = fixture.label();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
     runtime.block_on(async {
@@ -109,6 +97,7 @@ pub fn run<F: Future<Output = ()>>(fixture: Arc<dyn Fixture>, behaviour: impl Fn
         behaviour(rig).await;
         store.close().await;
     });
+    results::note(label, name);
 }
 
 /// Makes one test per behaviour against the store that the fixture opens.
@@ -132,7 +121,11 @@ macro_rules! conformance_tests {
                 #[doc = $sentence]
                 #[test]
                 fn $name() {
-                    $crate::conformance::run(super::conformance_fixture(), $crate::conformance::$subject::$name);
+                    $crate::conformance::run(
+                        super::conformance_fixture(),
+                        concat!(stringify!($subject), "::", stringify!($name)),
+                        $crate::conformance::$subject::$name,
+                    );
                 }
             )*
         })*
@@ -157,7 +150,6 @@ mod tests {
         for behaviour in &all {
             assert!(behaviour.sentence.ends_with('.') && behaviour.sentence.len() > 20, "{behaviour:?}");
         }
-        assert!(markdown().contains("## dead letters"));
     }
 
     /// A behaviour that is missing in the table would silently never run.

@@ -479,6 +479,7 @@ macro_rules! for_each_behaviour {
                 a_heartbeat_notes_health: "A heartbeat notes health.",
                 a_drained_worker_gets_no_more: "A drained worker gets no more.",
                 an_unhealthy_worker_gets_no_more_until_it_is_better: "An unhealthy worker gets no more until it is better.",
+                a_worker_under_too_much_load_is_unhealthy: "A machine that has too much to do makes its worker unhealthy at the second heartbeat in a row that says so.",
                 a_worker_that_says_it_drains_is_shown_so: "A worker that says it drains is shown so.",
                 a_deregistered_worker_gives_its_tasks_back: "A deregistered worker gives its tasks back.",
                 silent_workers_are_forgotten_unless_they_hold_a_lease: "Silent workers are forgotten unless they hold a lease.",

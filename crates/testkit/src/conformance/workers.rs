@@ -91,6 +91,20 @@ pub async fn a_drained_worker_gets_no_more(rig: Rig) {
     assert_eq!(rig.store.drain_worker(WorkerId::random()).await, Err(WorkerError::Unknown));
 }
 
+/// A machine that has too much to do makes its worker unhealthy at the second heartbeat in a row that says so.
+pub async fn a_worker_under_too_much_load_is_unhealthy(rig: Rig) {
+    let worker = rig.worker().await;
+    let said = async |cpu_percent: f64| {
+        let health = Some(Health { memory_percent: None, cpu_percent: Some(cpu_percent) });
+        rig.store.heartbeat(Heartbeat { health, ..beat(worker) }).await.expect("known");
+        rig.worker_state(worker).await.expect("known").unhealthy
+    };
+    assert!(!said(99.0).await, "a moment's peak");
+    assert!(said(99.0).await);
+    assert!(!said(20.0).await, "it is better");
+    assert!(!said(99.0).await && !said(20.0).await && !said(99.0).await, "never two in a row");
+}
+
 pub async fn an_unhealthy_worker_gets_no_more_until_it_is_better(rig: Rig) {
     let id = rig.submit(task("a")).await;
     let worker = rig.worker().await;

@@ -12,6 +12,10 @@ pub struct InMemory;
 
 #[async_trait]
 impl Fixture for InMemory {
+    fn label(&self) -> &'static str {
+        "memory"
+    }
+
     async fn open(&self, clock: Arc<ManualClock>, observer: Arc<dyn Observer>) -> Arc<dyn Store> {
         MemoryStore::new(clock, observer)
     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::world::World;
+use super::world::{Habits, World};
 use crate::history::Verdict;
 use crate::random::Random;
 
@@ -52,7 +52,7 @@ pub enum Plan {
 }
 
 /// Decides what becomes of a task. A healthy worker completes everything.
-pub fn plan(random: &mut Random, held: &Held, nonce: String, healthy: bool) -> Plan {
+pub fn plan(random: &mut Random, held: &Held, nonce: String, habits: &Habits, healthy: bool) -> Plan {
     let mut pending = Pending {
         task_id: held.task_id.clone(),
         token: held.token.clone(),
@@ -82,13 +82,17 @@ pub fn plan(random: &mut Random, held: &Held, nonce: String, healthy: bool) -> P
         let count = 1 + random.below(3);
         // Sending it again would hide that a result and its follow-ups were torn apart.
         pending.gives_up = random.chance(500);
-        pending.follow_ups = (0..count).map(|number| format!("f-{}-{number}", pending.nonce)).collect();
+        pending.follow_ups = (0..count)
+            .map(|number| format!("f-{}-{number}{}", pending.nonce, habits.workload.mark_of_many(random)))
+            .collect();
     }
-    match random.below(1000) {
-        0..4 => Plan::Vanish,
-        4..12 => Plan::Stall(pending),
-        12..18 => Plan::Slow(pending),
-        _ => Plan::Send(pending),
+    if random.below(100_000) >= habits.troubled {
+        return Plan::Send(pending);
+    }
+    match random.below(9) {
+        0..2 => Plan::Vanish,
+        2..6 => Plan::Stall(pending),
+        _ => Plan::Slow(pending),
     }
 }
 
@@ -114,7 +118,8 @@ impl Pending {
             }
         }
         if !self.follow_ups.is_empty() {
-            let tasks = self.follow_ups.iter().map(|key| super::submitter::task_body(world, key));
+            let habits = &world.habits;
+            let tasks = self.follow_ups.iter().map(|key| habits.workload.task(key, habits.max_retries));
             body["enqueue"] = tasks.collect();
         }
         body

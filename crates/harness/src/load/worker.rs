@@ -8,7 +8,6 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::results::{Held, Pending, Plan, plan};
-use super::submitter::QUEUE;
 use super::world::{Caller, Phase, Reply, World};
 use crate::checker::is_ended;
 use crate::history::{Op, Outcome, Run, Verdict};
@@ -63,7 +62,7 @@ pub async fn run(world: Arc<World>, client: u32, seed: u64) {
 }
 
 async fn keep_alive(world: Arc<World>, mut caller: Caller, beat: SharedBeat) {
-    let mut interval = tokio::time::interval(world.heartbeat);
+    let mut interval = tokio::time::interval(world.habits.heartbeat);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         interval.tick().await;
@@ -110,7 +109,7 @@ struct Worker {
 
 impl Worker {
     async fn register(&mut self) {
-        let body = json!({"capabilities": [], "capacity": 64, "queues": [QUEUE]});
+        let body = json!({"capabilities": [], "capacity": 64, "queues": self.world.habits.workload.queues()});
         while self.world.phase() != Phase::Stop {
             let reply = self.caller.call(&self.world, "register", "POST", "/internal/workers/register", &body).await;
             if reply.outcome == Outcome::Ok
@@ -120,7 +119,6 @@ impl Worker {
                 return;
             }
             self.world.wait_up().await;
-            tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 
@@ -240,10 +238,10 @@ impl Worker {
 
     fn end_handlers(&mut self, phase: Phase, given: Vec<Held>, runs: &[usize]) {
         let now_us = self.world.clock.elapsed_us();
-        let lease_us = self.world.lease.as_micros() as u64;
+        let lease_us = self.world.habits.lease.as_micros() as u64;
         for (held, &run) in given.into_iter().zip(runs) {
             let nonce = self.next_nonce();
-            match plan(&mut self.random, &held, nonce, phase == Phase::Drain) {
+            match plan(&mut self.random, &held, nonce, &self.world.habits, phase == Phase::Drain) {
                 Plan::Send(pending) => {
                     self.world.recorder().end_run(run, now_us);
                     self.pending.push(pending);
@@ -277,7 +275,6 @@ impl Worker {
             self.register().await;
         } else if reply.outcome != Outcome::Ok {
             self.world.wait_up().await;
-            tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 

@@ -9,26 +9,8 @@ use super::world::{Caller, Phase, World};
 use crate::history::{Op, Outcome};
 use crate::random::Random;
 
-/// The queue of the whole run.
-pub const QUEUE: &str = "crash";
-/// The task type of the whole run.
-pub const TASK_TYPE: &str = "crash.step";
 /// Tasks in one batch.
 const BATCH: usize = 20;
-/// With more tasks under way than this, submitters wait: the drain at the end has to be short.
-const OUTSTANDING_MAX: i64 = 1_000;
-
-/// A task as it is submitted. Retries come quickly, so that all their paths are walked in a short run.
-pub fn task_body(world: &World, key: &str) -> Value {
-    json!({
-        "task_type": TASK_TYPE,
-        "queue": QUEUE,
-        "parameters": {"key": key},
-        "idempotency_key": key,
-        "max_retries": world.max_retries,
-        "retry": {"strategy": "fixed", "base_delay": 0.05, "jitter": "none"},
-    })
-}
 
 /// Submits until the load ends.
 pub async fn run(world: Arc<World>, client: u32, seed: u64) {
@@ -39,7 +21,7 @@ pub async fn run(world: Arc<World>, client: u32, seed: u64) {
         world,
     };
     while submitter.world.phase() == Phase::Load {
-        if submitter.world.outstanding() > OUTSTANDING_MAX {
+        if !submitter.world.may_submit() {
             tokio::time::sleep(Duration::from_millis(5)).await;
             continue;
         }
@@ -57,18 +39,25 @@ struct Submitter {
 }
 
 impl Submitter {
-    fn next_key(&mut self) -> String {
+    fn next_key(&mut self, batch: bool) -> String {
         self.number += 1;
-        format!("s{}-{}", self.caller.client(), self.number)
+        let workload = self.world.habits.workload;
+        let mark = if batch { workload.mark_of_many(&mut self.random) } else { workload.mark(&mut self.random) };
+        format!("s{}-{}{mark}", self.caller.client(), self.number)
+    }
+
+    fn task(&self, key: &str) -> Value {
+        self.world.habits.workload.task(key, self.world.habits.max_retries)
     }
 
     async fn submit_once(&mut self) {
         let batch = self.random.chance(300);
-        let keys: Vec<String> = (0..if batch { BATCH } else { 1 }).map(|_| self.next_key()).collect();
+        let keys: Vec<String> = (0..if batch { BATCH } else { 1 }).map(|_| self.next_key(batch)).collect();
         // Some are left as they are when no answer comes: a batch must then be there as a whole or not at all, and
         // sending it again would hide that it was torn.
         let gives_up = self.random.chance(if batch { 500 } else { 100 });
         self.world.count_outstanding(keys.len() as i64);
+        self.world.count_submitted(keys.len() as u64);
         loop {
             let (outcome, again) = self.send(batch, &keys).await;
             match outcome {
@@ -78,10 +67,7 @@ impl Submitter {
                     self.world.count_outstanding(-(keys.len() as i64));
                     return;
                 }
-                Outcome::Unknown | Outcome::Fail => {
-                    self.world.wait_up().await;
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                }
+                Outcome::Unknown | Outcome::Fail => self.world.wait_up().await,
             }
         }
         // The same key once more: it must lead to the same task. Only of what is surely there, or one task of a batch would
@@ -95,10 +81,10 @@ impl Submitter {
     /// One call for these keys. Answers what came of it and whether a refusal is worth another try.
     async fn send(&mut self, batch: bool, keys: &[String]) -> (Outcome, bool) {
         let (path, body, op) = if batch {
-            let tasks: Vec<Value> = keys.iter().map(|key| task_body(&self.world, key)).collect();
+            let tasks: Vec<Value> = keys.iter().map(|key| self.task(key)).collect();
             ("/api/v1/tasks/batch", json!({ "tasks": tasks }), Op::Batch)
         } else {
-            ("/api/v1/tasks", task_body(&self.world, &keys[0]), Op::Submit)
+            ("/api/v1/tasks", self.task(&keys[0]), Op::Submit)
         };
         let reply = self.caller.call(&self.world, "submit", "POST", path, &body).await;
         if reply.not_sent {

@@ -1,7 +1,7 @@
 //! The writer thread: takes whatever has arrived, one transaction at a time.
 
-use std::fs::File;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
@@ -10,12 +10,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::{mpsc, oneshot};
 use windlass_core::store::StoreError;
-use windlass_ledger::batch::{Operation, Writer};
-use windlass_ledger::store::Inbox;
 
-use crate::checkpoint::Checkpoints;
-use crate::journal::SqliteJournal;
-use crate::reader::Readers;
+use crate::batch::{Operation, Writer};
+use crate::journal::{Journal, JournalError};
+use crate::store::Inbox;
 
 /// Calls that may wait for the writer; beyond that, callers wait to be let in.
 const WAITING: usize = 4_096;
@@ -26,74 +24,110 @@ const SHORTEST_NAP: Duration = Duration::from_micros(200);
 /// Items in one transaction: more would make the first wait for the last.
 const ITEMS: usize = 8_192;
 
+/// What a kind of store adds to its writer thread.
+pub trait Host<J>: Send + 'static {
+    /// A transaction is over, well or badly.
+    fn after_batch(&mut self, _: &mut Writer<J>) {}
+    /// The writer cannot go on as it is. True if that was mended; else the thread ends.
+    fn failed(&mut self, writer: &mut Writer<J>, error: &JournalError) -> bool;
+    /// The writer thread is about to end, in good order or not, and nobody is served any more.
+    fn closed(self, writer: Writer<J>);
+}
+
 enum Message {
     Operation(Box<dyn Operation>),
+    Follow,
     Close(oneshot::Sender<()>),
 }
 
 /// The way to the writer thread.
-pub(crate) struct WriterInbox {
+pub struct WriterInbox {
     sender: mpsc::Sender<Message>,
     /// What must not be refused and cannot wait: releases of claims that nobody took.
     later: mpsc::UnboundedSender<Box<dyn Operation>>,
+    /// A hint is on its way and has not been looked at.
+    hinted: Arc<AtomicBool>,
     closed: Mutex<bool>,
 }
 
-/// Starts the thread. It holds the folder's lock until it ends.
-pub(crate) fn start(
-    mut writer: Writer<SqliteJournal>,
-    mut checkpoints: Checkpoints,
-    readers: Arc<Readers>,
-    on_fatal: Arc<dyn Fn(&str) + Send + Sync>,
-    lock: File,
+impl WriterInbox {
+    /// Other nodes may have written: the writer looks as soon as it can.
+    pub fn hint(&self) {
+        if !self.hinted.swap(true, Ordering::AcqRel) && self.sender.try_send(Message::Follow).is_err() {
+            // A writer that has so much to do finds out by itself.
+            self.hinted.store(false, Ordering::Release);
+        }
+    }
+}
+
+/// Starts the thread.
+pub fn start<J: Journal + 'static, H: Host<J>>(
+    mut writer: Writer<J>,
+    mut host: H,
+    on_panic: Arc<dyn Fn() + Send + Sync>,
 ) -> io::Result<WriterInbox> {
     let (sender, mut receiver) = mpsc::channel(WAITING);
     let (later, mut left_over) = mpsc::unbounded_channel();
-    // The thread holds the folder's lock until it ends.
+    let hinted = Arc::new(AtomicBool::new(false));
+    let hint = Arc::clone(&hinted);
     thread::Builder::new().name("windlass-writer".into()).spawn(move || {
-        let _told_if_it_panics = TellIfPanicking(Arc::clone(&on_fatal));
+        let _told_if_it_panics = TellIfPanicking(on_panic);
         let mut arrived = Vec::with_capacity(BATCH);
         let wakes_us = Waker::from(Arc::new(Unpark(thread::current())));
-        while let Some(due) = wait(&mut receiver, &mut arrived, &writer, &wakes_us) {
-            if due && let Err(error) = writer.wake() {
-                writer.close();
-                readers.close();
-                on_fatal(&error.reason);
-                return;
-            }
-            let mut close = None;
+        let mut close = None;
+        while close.is_none()
+            && let Some(due) = wait(&mut receiver, &mut arrived, &writer, &wakes_us)
+        {
+            let mut follow = false;
             let mut operations = Vec::with_capacity(arrived.len());
             for message in arrived.drain(..) {
                 match message {
                     Message::Operation(operation) => operations.push(operation),
+                    Message::Follow => follow = true,
                     Message::Close(done) => close = Some(done),
                 }
             }
             while let Ok(operation) = left_over.try_recv() {
                 operations.push(operation);
             }
-            for batch in bounded(operations) {
-                if let Err(error) = writer.run(batch) {
-                    writer.close();
-                    readers.close();
-                    on_fatal(&error.reason);
-                    return;
-                }
-                checkpoints.after_commit(writer.journal().connection());
+            let mut outcome = Ok(());
+            if follow {
+                hint.store(false, Ordering::Release);
+                outcome = writer.follow();
             }
-            if let Some(done) = close {
-                writer.close();
-                readers.close();
-                // The last connection to close copies the WAL into the file and removes it.
-                drop(checkpoints);
-                drop(writer);
-                drop(lock);
-                let _ = done.send(());
-                return;
+            if due && outcome.is_ok() {
+                outcome = writer.wake();
+            }
+            if !settle(&mut writer, &mut host, outcome) {
+                break;
+            }
+            let go_on = bounded(operations).into_iter().all(|batch| {
+                let outcome = writer.run(batch);
+                settle(&mut writer, &mut host, outcome)
+            });
+            if !go_on {
+                break;
             }
         }
+        writer.close();
+        host.closed(writer);
+        if let Some(done) = close {
+            let _ = done.send(());
+        }
     })?;
-    Ok(WriterInbox { sender, later, closed: Mutex::new(false) })
+    Ok(WriterInbox { sender, later, hinted, closed: Mutex::new(false) })
+}
+
+/// Lets the host look at how it went; false if the writer cannot go on.
+fn settle<J: Journal, H: Host<J>>(writer: &mut Writer<J>, host: &mut H, outcome: Result<(), JournalError>) -> bool {
+    let goes_on = match outcome {
+        Ok(()) => true,
+        Err(error) => host.failed(writer, &error),
+    };
+    if goes_on {
+        host.after_batch(writer);
+    }
+    goes_on
 }
 
 /// Wakes the thread that waits for calls.
@@ -106,10 +140,10 @@ impl Wake for Unpark {
 }
 
 /// Waits for calls, or until something opens by itself (then the answer is true). `None` when nobody can call any more.
-fn wait(
+fn wait<J: Journal>(
     receiver: &mut mpsc::Receiver<Message>,
     arrived: &mut Vec<Message>,
-    writer: &Writer<SqliteJournal>,
+    writer: &Writer<J>,
     wakes_us: &Waker,
 ) -> Option<bool> {
     let mut context = Context::from_waker(wakes_us);
@@ -146,12 +180,12 @@ fn bounded(operations: Vec<Box<dyn Operation>>) -> Vec<Vec<Box<dyn Operation>>> 
 }
 
 /// A writer that panicked leaves memory in an unknown state: the process must stop.
-struct TellIfPanicking(Arc<dyn Fn(&str) + Send + Sync>);
+struct TellIfPanicking(Arc<dyn Fn() + Send + Sync>);
 
 impl Drop for TellIfPanicking {
     fn drop(&mut self) {
         if thread::panicking() {
-            (self.0)("the writer panicked");
+            (self.0)();
         }
     }
 }

@@ -20,22 +20,32 @@ const DRAIN_LOOK_EVERY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Reader {
     http: Client,
+    patience: Duration,
 }
 
 impl Reader {
     /// A reader of one server.
     pub fn new(address: SocketAddr) -> Self {
-        Self { http: Client::new(address, Duration::from_secs(30)) }
+        Self { http: Client::new(address, Duration::from_secs(30)), patience: Duration::ZERO }
+    }
+
+    /// A reader of one server whose store was away a moment ago: it asks again while the server says that it still is.
+    pub fn patient(address: SocketAddr, patience: Duration) -> Self {
+        Self { patience, ..Self::new(address) }
     }
 
     async fn get(&mut self, path: &str) -> Result<Vec<u8>, HarnessError> {
-        match self.http.call("GET", path, b"").await {
-            Ok((200, body)) => Ok(body),
-            Ok((status, body)) => {
-                let text = String::from_utf8_lossy(&body).into_owned();
-                Err(HarnessError::call(format!("GET {path}"), format!("{status} {text}")))
+        let clock = Clock::start();
+        loop {
+            match self.http.call("GET", path, b"").await {
+                Ok((200, body)) => return Ok(body),
+                Ok((503, _)) if clock.elapsed() < self.patience => tokio::time::sleep(DRAIN_LOOK_EVERY).await,
+                Ok((status, body)) => {
+                    let text = String::from_utf8_lossy(&body).into_owned();
+                    return Err(HarnessError::call(format!("GET {path}"), format!("{status} {text}")));
+                }
+                Err(error) => return Err(HarnessError::call(format!("GET {path}"), error.to_string())),
             }
-            Err(error) => Err(HarnessError::call(format!("GET {path}"), error.to_string())),
         }
     }
 

@@ -24,8 +24,12 @@ const LOG_LINES_SHOWN: usize = 30;
 pub struct ServerSetup {
     /// The `windlass` program.
     pub binary: PathBuf,
-    /// The folder of this run; the store and the log are in it.
-    pub folder: PathBuf,
+    /// The file of its log.
+    pub log: PathBuf,
+    /// The address of its store.
+    pub store: String,
+    /// The schema of its tables, for PostgreSQL.
+    pub schema: Option<String>,
     /// Where it listens.
     pub address: SocketAddr,
     /// Lease given to workers, in seconds.
@@ -50,17 +54,22 @@ pub struct ServerProcess {
 impl ServerProcess {
     /// Starts the server and waits until it says that it is ready. Answers how long that took, too.
     pub async fn start(setup: &ServerSetup) -> Result<(Self, Duration), HarnessError> {
-        let log = setup.folder.join("server.log");
+        let log = setup.log.clone();
         let open = || OpenOptions::new().create(true).append(true).open(&log);
         let (out, err) = open().and_then(|out: File| Ok((out.try_clone()?, out))).map_err(|source| {
             let path = log.clone();
             HarnessError::File { path, source }
         })?;
         let clock = Clock::start();
-        let child = Command::new(&setup.binary)
-            .arg("server")
+        let mut command = Command::new(&setup.binary);
+        if let Some(schema) = &setup.schema {
+            command.args(["server", "--store-schema", schema]);
+        } else {
+            command.arg("server");
+        }
+        let child = command
             .args(["--listen", &setup.address.to_string()])
-            .args(["--store", &format!("sqlite:{}", setup.folder.join("data").display())])
+            .args(["--store", &setup.store])
             .args(["--lease-seconds", &setup.lease_seconds.to_string()])
             .args(["--heartbeat-seconds", &setup.heartbeat_seconds.to_string()])
             .stdin(Stdio::null())

@@ -2,19 +2,24 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
 use tokio::sync::watch;
 
+use crate::checker::{FinalTask, is_ended};
 use crate::clock::Clock;
 use crate::history::{Op, Outcome, Record, Recorder};
 use crate::http::{CallError, Client};
 
+use super::workload::Workload;
+
 /// Longer than any poll waits; after this an answer is not expected any more.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// With several servers, a client goes to another one after so many calls, even if all is well.
+const CALLS_AT_ONE_SERVER: u64 = 50;
 /// How many ids are kept for clients that look at or cancel some task.
 const KNOWN_TASKS: usize = 5_000;
 
@@ -31,25 +36,43 @@ pub enum Phase {
     Stop,
 }
 
-/// Shared by all clients of a run.
-#[derive(Debug)]
-pub struct World {
-    /// Where the server listens.
-    pub address: SocketAddr,
-    /// The clock of the history.
-    pub clock: Clock,
+/// What the clients of a run do.
+#[derive(Clone, Copy, Debug)]
+pub struct Habits {
+    /// What tasks they submit.
+    pub workload: Workload,
     /// `max_retries` of every task.
     pub max_retries: u64,
     /// How long the server's leases are.
     pub lease: Duration,
     /// How often workers renew.
     pub heartbeat: Duration,
+    /// In 100,000 tasks, how many are held too long or never reported.
+    pub troubled: u64,
+    /// With more tasks under way than this, submitters wait: the drain at the end has to be short.
+    pub outstanding_max: i64,
+    /// How long a client waits after a call that did not succeed.
+    pub retry_pause: Duration,
+}
+
+/// Shared by all clients of a run.
+#[derive(Debug)]
+pub struct World {
+    /// Where the servers listen.
+    pub addresses: Vec<SocketAddr>,
+    /// The clock of the history.
+    pub clock: Clock,
+    /// What the clients do.
+    pub habits: Habits,
     phase: watch::Receiver<Phase>,
     up: watch::Receiver<bool>,
     recorder: Mutex<Recorder>,
     known: Mutex<Vec<String>>,
     refusals: Mutex<BTreeMap<String, u64>>,
+    failures: Mutex<BTreeMap<String, u64>>,
     outstanding: AtomicI64,
+    submitted: AtomicU64,
+    submit_max: AtomicU64,
     resting: watch::Sender<usize>,
 }
 
@@ -60,24 +83,24 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl World {
     /// The world of one run.
     pub fn new(
-        address: SocketAddr,
-        (lease, heartbeat): (Duration, Duration),
-        max_retries: u64,
+        addresses: Vec<SocketAddr>,
+        habits: Habits,
         phase: watch::Receiver<Phase>,
         up: watch::Receiver<bool>,
     ) -> Self {
         Self {
-            address,
+            addresses,
             clock: Clock::start(),
-            max_retries,
-            lease,
-            heartbeat,
+            habits,
             phase,
             up,
             recorder: Mutex::default(),
             known: Mutex::default(),
             refusals: Mutex::default(),
+            failures: Mutex::default(),
             outstanding: AtomicI64::new(0),
+            submitted: AtomicU64::new(0),
+            submit_max: AtomicU64::new(u64::MAX),
             resting: watch::Sender::new(0),
         }
     }
@@ -103,11 +126,13 @@ impl World {
         let _ended = resting.wait_for(|resting| *resting >= workers).await.is_err();
     }
 
-    /// Waits until the server is believed to be up, or the run is over.
+    /// After a call that did not succeed: waits until a server is believed to be up, or the run is over, and a little
+    /// longer.
     pub async fn wait_up(&self) {
         let mut up = self.up.clone();
         // An error means that the run is over; the caller sees that in its next call.
         let _ended = up.wait_for(|up| *up).await.is_err();
+        tokio::time::sleep(self.habits.retry_pause).await;
     }
 
     /// The history, to read or write.
@@ -147,6 +172,60 @@ impl World {
         self.outstanding.load(Ordering::Relaxed)
     }
 
+    /// What a list shows counts as a look at every task in it.
+    pub fn note_reads(&self, tasks: &[FinalTask]) {
+        let mut recorder = self.recorder();
+        let call = recorder.next_call();
+        let now_us = self.clock.elapsed_us();
+        for task in tasks.iter().filter(|task| is_ended(&task.status)) {
+            recorder.add(Record {
+                seq: 0,
+                call,
+                client: u32::MAX,
+                op: Op::Read,
+                key: task.key.clone(),
+                task_id: Some(task.task_id.clone()),
+                token: None,
+                nonce: None,
+                status: Some(task.status.clone()),
+                deduplicated: None,
+                t_invoke_us: now_us,
+                t_complete_us: now_us,
+                outcome: Outcome::Ok,
+            });
+        }
+    }
+
+    /// Whether submitters may send more, and have no more than they should under way.
+    pub fn may_submit(&self) -> bool {
+        self.submitted() < self.submit_max.load(Ordering::Relaxed) && self.outstanding() <= self.habits.outstanding_max
+    }
+
+    /// Counts tasks that submitters have sent.
+    pub fn count_submitted(&self, count: u64) {
+        self.submitted.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// How many tasks submitters have sent.
+    pub fn submitted(&self) -> u64 {
+        self.submitted.load(Ordering::Relaxed)
+    }
+
+    /// Submitters stop at so many tasks.
+    pub fn set_submit_max(&self, count: u64) {
+        self.submit_max.store(count, Ordering::Relaxed);
+    }
+
+    /// Counts a call without an answer.
+    pub fn count_failure(&self, what: String) {
+        *locked(&self.failures).entry(what).or_default() += 1;
+    }
+
+    /// The calls without an answer so far, by operation and reason.
+    pub fn failures(&self) -> BTreeMap<String, u64> {
+        locked(&self.failures).clone()
+    }
+
     /// Counts an answer that refuses.
     pub fn count_refusal(&self, what: String) {
         *locked(&self.refusals).entry(what).or_default() += 1;
@@ -177,17 +256,22 @@ pub struct Reply {
     pub body: Value,
 }
 
-/// One client of the run with a connection of its own.
+/// One client of the run with connections of its own. With several servers it goes to another one now and then, and
+/// whenever one is away or does not do what it was asked to.
 #[derive(Debug)]
 pub struct Caller {
     client: u32,
-    http: Client,
+    servers: Vec<Client>,
+    at: usize,
+    calls: u64,
 }
 
 impl Caller {
     /// A caller with this number.
     pub fn new(world: &World, client: u32) -> Self {
-        Self { client, http: Client::new(world.address, CALL_TIMEOUT) }
+        let servers: Vec<_> = world.addresses.iter().map(|address| Client::new(*address, CALL_TIMEOUT)).collect();
+        let at = client as usize % servers.len();
+        Self { client, servers, at, calls: 0 }
     }
 
     /// Its number in the history.
@@ -200,7 +284,7 @@ impl Caller {
         let bytes = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
         let call = world.recorder().next_call();
         let t_invoke_us = world.clock.elapsed_us();
-        let answer = self.http.call(method, path, &bytes).await;
+        let answer = self.servers[self.at].call(method, path, &bytes).await;
         let t_complete_us = world.clock.elapsed_us();
         let mut reply = Reply {
             call,
@@ -221,11 +305,17 @@ impl Caller {
                     world.count_refusal(format!("{name}: {status} {code}"));
                 }
             }
-            Err(CallError::NotSent(_)) => {
+            Err(CallError::NotSent(error)) => {
+                world.count_failure(format!("{name}: not sent, {}", error.kind()));
                 reply.outcome = Outcome::Fail;
                 reply.not_sent = true;
             }
-            Err(CallError::Unknown(_)) => {}
+            Err(CallError::Unknown(error)) => world.count_failure(format!("{name}: no answer, {}", error.kind())),
+        }
+        self.calls += 1;
+        let away = reply.not_sent || reply.outcome == Outcome::Unknown || is_away(reply.code.as_deref());
+        if away || self.calls.is_multiple_of(CALLS_AT_ONE_SERVER) {
+            self.at = (self.at + 1) % self.servers.len();
         }
         reply
     }
@@ -248,6 +338,11 @@ impl Caller {
             outcome: reply.outcome,
         }
     }
+}
+
+/// Whether a refusal is about the server and not about the call.
+pub fn is_away(code: Option<&str>) -> bool {
+    matches!(code, Some("store_unavailable" | "draining"))
 }
 
 /// What an HTTP answer says about whether the call was done. A 503 says itself whether it may have been applied.

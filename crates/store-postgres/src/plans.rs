@@ -1,0 +1,231 @@
+//! What the server does for every statement that runs often: never a look through a whole table.
+
+use std::time::Duration;
+
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+use windlass_cluster::backend::Changes;
+
+use crate::backend::PostgresBackend;
+use crate::commit::Batch;
+use crate::options::PostgresOptions;
+use crate::pieces::{Piece, Pieces};
+use crate::pool::Param;
+use crate::read::Query;
+use crate::sql::{Sql, Statements};
+
+/// Rows in the tables, for the quick test and for the one that shows what a backlog costs.
+const FEW: i64 = 20_000;
+const MANY: i64 = 1_000_000;
+
+/// Fills the tables: as many ended tasks as live ones, over a few days and the dead letters.
+fn fill(rows: i64) -> String {
+    format!(
+        "SELECT :schema.make_ended_partition(day) FROM generate_series(20000, 20002) day;
+        INSERT INTO :schema.live (key, created_at, run_at, event_no, timeout_us, priority, max_retries, max_crashes,
+            dead_letter, queue, task_type, parameters)
+        SELECT key, key, key, key, 1, 5, 3, 3, true, 'default', 'resize', convert_to(repeat('x', 200), 'UTF8')
+        FROM generate_series({rows} + 1, 2 * {rows}) key;
+        INSERT INTO :schema.ended (key, created_at, run_at, event_no, timeout_us, priority, max_retries, max_crashes,
+            dead_letter, auto_replayed, queue, task_type, parameters, drop_day, status, version, attempt, retries,
+            crashes, timeouts, ready_at, last_run_at, ended_at, event_nos, keep_until)
+        SELECT key, key, key, key, 1, 5, 3, 3, true, false, 'default', 'resize', convert_to(repeat('x', 200), 'UTF8'),
+            CASE key % 5 WHEN 4 THEN -1 WHEN 3 THEN 0 ELSE 20000 + key % 5 END, CASE key % 5 WHEN 4 THEN 7 ELSE 4 END, 3, 1, 0,
+            0, 0, key, key, key, '', key
+        FROM generate_series(1, {rows}) key;
+        INSERT INTO :schema.overlays SELECT key, convert_to(repeat('x', 200), 'UTF8')
+        FROM generate_series({rows} + 1, 2 * {rows}, 2) key;
+        INSERT INTO :schema.claims SELECT no, 1, 1, gen_random_uuid(), repeat('x', 160)::bytea
+        FROM generate_series(1, {rows} / 10) no;
+        INSERT INTO :schema.log SELECT no, 1, 1, repeat('x', 200)::bytea FROM generate_series(1, {rows}) no;
+        INSERT INTO :schema.events SELECT no, 1, 1, repeat('x', 200)::bytea FROM generate_series(1, {rows}) no;
+        INSERT INTO :schema.attempts SELECT key, 1, '' FROM generate_series(1, {rows}) key;
+        INSERT INTO :schema.steps SELECT key, '', '' FROM generate_series(1, {rows}) key;
+        INSERT INTO :schema.progress SELECT key, '' FROM generate_series(1, {rows}) key;
+        INSERT INTO :schema.idempotency SELECT key, 1, 1, key, 'default', '', 'key-' || key
+        FROM generate_series(1, {rows}) key;
+        INSERT INTO :schema.unique_keys SELECT gen_random_uuid(), key, 1, key, key % 2 = 0
+        FROM generate_series(1, {rows}) key;"
+    )
+}
+
+struct Plans {
+    backend: PostgresBackend,
+    schema: String,
+}
+
+impl Plans {
+    async fn open(rows: i64) -> Self {
+        let url = std::env::var("WINDLASS_TEST_POSTGRES_URL")
+            .expect("WINDLASS_TEST_POSTGRES_URL must name a PostgreSQL server for tests");
+        let schema = format!("wp_{}_{rows}", std::process::id());
+        let mut options = PostgresOptions::new(url);
+        options.schema.clone_from(&schema);
+        options.statement_timeout = Duration::from_secs(600);
+        let backend = PostgresBackend::connect(options).await.expect("connects");
+        let plans = Self { backend, schema };
+        plans.batch(&fill(rows)).await;
+        // Apart: what analyses cannot run in a transaction with the rest.
+        plans.batch("VACUUM ANALYZE").await;
+        plans
+    }
+
+    async fn batch(&self, sql: &str) {
+        let connection = self.backend.readers.get().await.expect("a connection");
+        connection.batch(&sql.replace(":schema", &self.schema)).await.expect("ran");
+        connection.give_back();
+    }
+
+    /// What the server does for a statement; nothing of it stays.
+    async fn explain(&self, query: &Query<'_>) -> String {
+        let connection = self.backend.readers.get().await.expect("a connection");
+        connection.batch("BEGIN").await.expect("begun");
+        let sql = format!("EXPLAIN (ANALYZE, BUFFERS, COSTS OFF) {}", query.0.text);
+        let rows = connection.client().query_typed(&sql, &query.1).await.expect(&query.0.text);
+        connection.batch("ROLLBACK").await.expect("rolled back");
+        connection.give_back();
+        rows.iter().map(|row| row.get::<_, String>(0) + "\n").collect()
+    }
+}
+
+/// A look through a whole table, or a sort of one.
+fn is_bad(plan: &str) -> bool {
+    const SMALL: [&str; 1] = ["inbox"];
+    plan.lines().any(|line| {
+        let line = line.trim_start_matches([' ', '-', '>']);
+        (line.starts_with("Seq Scan on") && !SMALL.iter().any(|name| line.contains(name)))
+            || line.starts_with("Sort (")
+            || line.starts_with("Parallel")
+    })
+}
+
+async fn look(rows: i64, print: bool) {
+    let plans = Plans::open(rows).await;
+    let sql = Statements::new(&plans.schema);
+    let live: Vec<i64> = (0..200).map(|index| rows + 1 + index * (rows / 300)).collect();
+    let old: Vec<i64> = (0..200).map(|index| 1 + index * (rows / 300)).collect();
+    let claims: Vec<i64> = (1..50).collect();
+    let ids: Vec<Uuid> = (0..50).map(Uuid::from_u128).collect();
+    let names: Vec<String> = old.iter().map(|key| format!("key-{key}")).collect();
+    let queues = vec!["default"; 200];
+    let tenants = vec![""; 200];
+    let (limit, late, next) = (1_000_i64, rows - 100, rows + 1);
+    let (many, none, half) = (i64::MAX, 0_i64, rows / 2);
+    let redo: &[u8] = b"redo";
+    let keys = |keys: &'static str| -> String { keys.to_owned() };
+    let scopes = || -> Vec<Param<'_>> {
+        vec![(&names, Type::TEXT_ARRAY), (&queues, Type::TEXT_ARRAY), (&tenants, Type::TEXT_ARRAY)]
+    };
+    let changes = changes(&live, &old);
+    let batch = Batch::new(&changes).expect("encodes");
+    let mut all: Vec<(String, Query<'_>)> = vec![
+        (keys("tail"), (&sql.tail, vec![(&late, Type::INT8), (&limit, Type::INT8)])),
+        (keys("read_tasks"), (&sql.read_tasks, vec![(&live, Type::INT8_ARRAY)])),
+        (keys("read_tasks, old"), (&sql.read_tasks, vec![(&old, Type::INT8_ARRAY)])),
+        (keys("read_steps"), (&sql.read_steps, vec![(&old, Type::INT8_ARRAY)])),
+        (keys("read_progress"), (&sql.read_progress, vec![(&old, Type::INT8_ARRAY)])),
+        (keys("read_claims"), (&sql.read_claims, vec![(&claims, Type::INT8_ARRAY)])),
+        (keys("read_idempotency"), (&sql.read_idempotency, scopes())),
+        (keys("read_uniques"), (&sql.read_uniques, vec![(&ids, Type::UUID_ARRAY)])),
+        (
+            keys("expired_tasks"),
+            (&sql.expired_tasks, vec![(&none, Type::INT8), (&half, Type::INT8), (&limit, Type::INT8)]),
+        ),
+        (keys("expired_keys"), (&sql.expired_keys, vec![(&half, Type::INT8), (&limit, Type::INT8)])),
+        (keys("expired_uniques"), (&sql.expired_uniques, vec![(&half, Type::INT8), (&limit, Type::INT8)])),
+        (keys("events_in"), (&sql.events_in, vec![(&claims, Type::INT8_ARRAY)])),
+        (keys("events_from"), (&sql.events_from, vec![(&late, Type::INT8), (&limit, Type::INT8)])),
+        (keys("known_tasks"), (&sql.known_tasks, vec![(&live, Type::INT8_ARRAY)])),
+        (
+            keys("prune_log"),
+            (
+                &sql.prune_log,
+                vec![(&none, Type::INT8), (&limit, Type::INT8), (&limit, Type::INT8), (&limit, Type::INT8)],
+            ),
+        ),
+    ];
+    let pieces = Pieces::new(&plans.schema);
+    let mut steps: Vec<(&Piece, Vec<Param<'_>>)> = vec![
+        (&pieces.fence, vec![(&next, Type::INT8), (&none, Type::INT8), (&redo, Type::BYTEA), (&none, Type::INT8)]),
+        (&pieces.delete_idempotency, scopes()),
+        (&pieces.delete_claims, vec![(&claims, Type::INT8_ARRAY)]),
+    ];
+    steps.extend(batch.steps(&pieces).into_iter().map(|step| (step.piece, step.params)));
+    let alone: Vec<Sql> = steps.iter().map(|(piece, _)| Sql { id: 0, text: piece.alone() }).collect();
+    for (sql, (piece, params)) in alone.iter().zip(steps) {
+        all.push((piece.name().to_owned(), (sql, params)));
+    }
+    let mut bad = Vec::new();
+    for (name, query) in &all {
+        let plan = plans.explain(query).await;
+        if print || is_bad(&plan) {
+            println!("{name}\n{plan}");
+        }
+        if is_bad(&plan) {
+            bad.push(name);
+        }
+    }
+    let archive = plans.backend.archive();
+    for look in archive.looks(&many) {
+        let connection = plans.backend.readers.get().await.expect("a connection");
+        let explained = format!("EXPLAIN (ANALYZE, BUFFERS, COSTS OFF) {}", look.0);
+        let rows = connection.client().query_typed(&explained, &look.1).await.expect(&look.0);
+        connection.give_back();
+        let plan: String = rows.iter().map(|row| row.get::<_, String>(0) + "\n").collect();
+        if print || is_bad(&plan) {
+            println!("{}\n{plan}", look.0);
+        }
+        assert!(!is_bad(&plan), "a list looks through everything");
+    }
+    plans.batch("DROP SCHEMA :schema CASCADE").await;
+    assert!(bad.is_empty(), "these look through everything: {bad:?}");
+}
+
+/// Live tasks that end, ended ones that end otherwise or live again.
+fn changes(live: &[i64], old: &[i64]) -> Changes {
+    use windlass_cluster::backend::{Is, OverlayChange, TaskChange, Was};
+    use windlass_core::ids::TaskKey;
+    use windlass_core::status::Status;
+    use windlass_core::time::Timestamp;
+    use windlass_ledger::journal::Ended;
+    let time = Timestamp::from_micros(20_001 * 86_400_000_000);
+    let ended = Ended {
+        status: Status::Completed,
+        reason: None,
+        version: 1,
+        attempt: 1,
+        retries: 0,
+        crashes: 0,
+        timeouts: 0,
+        ready_at: time,
+        run_at: time,
+        started_at: None,
+        ended_at: time,
+        worker: None,
+        result: None,
+        applied: None,
+        event_nos: Vec::new(),
+        keep_until: Some(time),
+    };
+    let change =
+        |key: i64, was, is| TaskChange { key: TaskKey(key as u64), was, is, row: None, overlay: OverlayChange::Keep };
+    let (again, back) = old.split_at(old.len() / 2);
+    let (back, gone) = back.split_at(back.len() / 2);
+    let mut tasks: Vec<TaskChange> =
+        live.iter().map(|key| change(*key, Was::Live, Is::Ended(Box::new(ended.clone())))).collect();
+    tasks.extend(again.iter().map(|key| change(*key, Was::Ended, Is::Ended(Box::new(ended.clone())))));
+    tasks.extend(back.iter().map(|key| change(*key, Was::Ended, Is::Live)));
+    tasks.extend(gone.iter().map(|key| change(*key, Was::Ended, Is::Gone)));
+    Changes { tasks, ..Changes::default() }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_hot_statement_looks_through_a_whole_table() {
+    Box::pin(look(FEW, false)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes minutes: prints what every hot statement costs at a million rows"]
+async fn plans_at_a_million_rows() {
+    Box::pin(look(MANY, true)).await;
+}

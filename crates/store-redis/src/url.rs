@@ -1,0 +1,182 @@
+//! Which servers a URL names.
+
+/// Where the database is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Servers {
+    /// One server.
+    Standalone,
+    /// The master that sentinels know by this name.
+    Sentinel {
+        /// The name.
+        master: String,
+        /// How to log in to the sentinels themselves.
+        login: Login,
+    },
+    /// A cluster.
+    Cluster,
+}
+
+/// A user and a password, where they are needed.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct Login {
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+}
+
+impl std::fmt::Debug for Login {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Login")
+    }
+}
+
+/// A URL, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) servers: Servers,
+    pub(crate) tls: bool,
+    pub(crate) hosts: Vec<(String, u16)>,
+    pub(crate) login: Login,
+    pub(crate) db: i64,
+    pub(crate) prefix: String,
+}
+
+const DEFAULT_PORT: u16 = 6379;
+const SENTINEL_PORT: u16 = 26379;
+const DEFAULT_PREFIX: &str = "windlass";
+
+/// Reads `redis://`, `rediss://`, and each with `+sentinel` or `+cluster`.
+pub(crate) fn parse(url: &str) -> Result<Target, String> {
+    let (scheme, rest) = url.split_once("://").ok_or("must begin with redis:// or rediss://")?;
+    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (base, kind) = scheme.split_once('+').unwrap_or((scheme, ""));
+    let tls = match base {
+        "redis" => false,
+        "rediss" => true,
+        _ => {
+            return Err(format!(
+                "the scheme {scheme} is not known; take redis, rediss, redis+sentinel or redis+cluster"
+            ));
+        }
+    };
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let (login, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
+    let mut parts = path.split('/').filter(|part| !part.is_empty());
+    let mut prefix = DEFAULT_PREFIX.to_owned();
+    let mut sentinel = Login::default();
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let value = decode(value)?;
+        match name {
+            "prefix" if is_prefix(&value) => prefix = value,
+            "prefix" => return Err("the prefix may have letters, digits and . _ : - only".into()),
+            "sentinel_user" => sentinel.user = Some(value),
+            "sentinel_password" => sentinel.password = Some(value),
+            _ => return Err(format!("the option {name} is not known")),
+        }
+    }
+    let (servers, port) = match kind {
+        "" => (Servers::Standalone, DEFAULT_PORT),
+        "cluster" => (Servers::Cluster, DEFAULT_PORT),
+        "sentinel" => {
+            let master = parts.next().ok_or("must name the master, as in redis+sentinel://host:26379/mymaster")?;
+            (Servers::Sentinel { master: decode(master)?, login: sentinel }, SENTINEL_PORT)
+        }
+        _ => return Err(format!("the scheme {scheme} is not known; take redis+sentinel or redis+cluster")),
+    };
+    let db = parts.next().map_or(Ok(0), str::parse).map_err(|_| "the database must be a number")?;
+    if servers == Servers::Cluster && db != 0 {
+        return Err("a cluster has no databases".into());
+    }
+    let hosts: Vec<(String, u16)> = hosts.split(',').map(|part| host(part, port)).collect::<Result<_, _>>()?;
+    if servers == Servers::Standalone && hosts.len() != 1 {
+        return Err("must name one server; for several take redis+sentinel or redis+cluster".into());
+    }
+    Ok(Target { servers, tls, hosts, login: parse_login(login)?, db, prefix })
+}
+
+fn is_prefix(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte))
+}
+
+fn parse_login(text: &str) -> Result<Login, String> {
+    if text.is_empty() {
+        return Ok(Login::default());
+    }
+    let (user, password) = text.split_once(':').unwrap_or((text, ""));
+    let some = |text: &str| decode(text).map(|text| (!text.is_empty()).then_some(text));
+    Ok(Login { user: some(user)?, password: some(password)? })
+}
+
+fn host(text: &str, default_port: u16) -> Result<(String, u16), String> {
+    // The colons of an IPv6 address stand in brackets.
+    let (name, port) = match text.rsplit_once(':') {
+        Some((name, port)) if !port.ends_with(']') => (name, port.parse().map_err(|_| format!("{port} is no port"))?),
+        _ => (text, default_port),
+    };
+    let name = name.trim_start_matches('[').trim_end_matches(']');
+    if name.is_empty() { Err("must name a server".into()) } else { Ok((name.to_owned(), port)) }
+}
+
+fn decode(text: &str) -> Result<String, String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let mut digit = || rest.next().and_then(|byte| char::from(byte).to_digit(16));
+        let (Some(high), Some(low)) = (digit(), digit()) else {
+            return Err("a % must be followed by two digits".into());
+        };
+        bytes.push((high * 16 + low) as u8);
+    }
+    String::from_utf8(bytes).map_err(|_| "must be UTF-8".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_taken_apart() {
+        let plain = parse("redis://localhost").expect("plain");
+        assert_eq!(plain.hosts, [("localhost".to_owned(), 6379)]);
+        assert_eq!(
+            (plain.servers, plain.tls, plain.db, plain.prefix.as_str()),
+            (Servers::Standalone, false, 0, "windlass")
+        );
+        let full = parse("rediss://me:p%40ss@[::1]:7000/3?prefix=jobs").expect("full");
+        assert_eq!(full.hosts, [("::1".to_owned(), 7000)]);
+        assert_eq!(full.login.password.as_deref(), Some("p@ss"));
+        assert_eq!((full.tls, full.db, full.prefix.as_str()), (true, 3, "jobs"));
+        let sentinel = parse("redis+sentinel://:secret@a:1,b/main/2?sentinel_password=x").expect("sentinel");
+        assert_eq!(sentinel.hosts, [("a".to_owned(), 1), ("b".to_owned(), 26379)]);
+        assert_eq!((sentinel.db, sentinel.login.user), (2, None));
+        assert!(
+            matches!(sentinel.servers, Servers::Sentinel { master, login } if master == "main" && login.password.is_some())
+        );
+        let cluster = parse("redis+cluster://a:1,b:2").expect("cluster");
+        assert_eq!((cluster.servers, cluster.hosts.len()), (Servers::Cluster, 2));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for bad in [
+            "localhost",
+            "http://a",
+            "redis+ring://a",
+            "redis://a,b",
+            "redis://a:port",
+            "redis://a/x",
+            "redis+sentinel://a",
+            "redis+cluster://a/1",
+            "redis://a?colour=red",
+            "redis://a?prefix={x}",
+            "redis://u:%zz@a",
+            "redis://",
+        ] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Nodes that share a database: what they do when it is away, when answers are lost, when they
+//! write at once, and when one was left behind.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use windlass_cluster::backend::NodeId;
+use windlass_cluster::{NodeOptions, open};
+use windlass_core::ids::{TaskId, WorkerId};
+use windlass_core::keys::OnFailure;
+use windlass_core::status::Status;
+use windlass_core::store::{Applied, Capabilities, ClaimRequest, Finish, InboxItem, Intake, Store, SubmitError};
+use windlass_testkit::ManualClock;
+use windlass_testkit::fixtures::{completed, profile, task};
+use windlass_testkit::rig::{LEASE, Witness, soon};
+use windlass_testkit::shared_memory::SharedMemory;
+
+async fn nodes(count: u64) -> (Arc<SharedMemory>, Vec<Arc<dyn Store>>) {
+    let clock = Arc::new(ManualClock::new());
+    let database = SharedMemory::new(Arc::clone(&clock) as _);
+    let mut nodes: Vec<Arc<dyn Store>> = Vec::new();
+    for number in 1..=count {
+        let options = NodeOptions {
+            name: "shared",
+            capabilities: Capabilities { batches_span_queues: true, durable: true },
+            lease: LEASE,
+            clock: Some(Arc::clone(&clock) as _),
+            node: NodeId(number),
+        };
+        let witness = Arc::new(Witness::default());
+        nodes
+            .push(open(Arc::clone(&database) as _, Arc::clone(&database) as _, options, witness).await.expect("opens"));
+    }
+    (database, nodes)
+}
+
+async fn worker(node: &Arc<dyn Store>) -> WorkerId {
+    let profile = profile();
+    let id = profile.id;
+    node.register_worker(profile).await.expect("taken");
+    id
+}
+
+fn claim(worker: WorkerId, up_to: usize, wait: bool) -> ClaimRequest {
+    ClaimRequest { worker, capabilities: None, up_to, lease: LEASE, wait }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiting_claim_is_served_by_a_submit_on_another_node() {
+    let (_, nodes) = nodes(2).await;
+    let worker = worker(&nodes[0]).await;
+    let waiting = tokio::spawn({
+        let node = Arc::clone(&nodes[0]);
+        async move { node.claim(claim(worker, 1, true)).await }
+    });
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let submitted = nodes[1].submit(vec![task("a").build()]).await.expect("taken");
+    let claimed = soon(waiting).await.expect("no panic").expect("served");
+    assert_eq!(claimed.tasks[0].id, submitted[0].id);
+    // The result may come to the node that did not give the task out.
+    let result = Finish::new(claimed.tasks[0].id, claimed.tasks[0].token, completed());
+    nodes[1].finish(worker, vec![result]).await.expect("reached")[0].as_ref().expect("the lease is live");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_the_database_is_away_everything_is_refused_and_then_goes_on() {
+    let (database, nodes) = nodes(1).await;
+    let node = &nodes[0];
+    let worker = worker(node).await;
+    let waiting = tokio::spawn({
+        let node = Arc::clone(node);
+        async move { node.claim(claim(worker, 1, true)).await }
+    });
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    database.is_away.store(true, Ordering::SeqCst);
+    let begun = Instant::now();
+    for _ in 0..20 {
+        match node.submit(vec![task("a").build()]).await {
+            Err(SubmitError::Store(error)) => assert_eq!(error.applied, Applied::No),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(begun.elapsed() < Duration::from_secs(1), "refused at once, not after a wait each");
+    assert!(node.check().await.is_err());
+    let ended = soon(waiting).await.expect("no panic").expect("a poll ends cleanly");
+    assert!(ended.tasks.is_empty());
+    database.is_away.store(false, Ordering::SeqCst);
+    let submitted = soon(async {
+        loop {
+            match node.submit(vec![task("a").build()]).await {
+                Ok(submitted) => return submitted,
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    })
+    .await;
+    let claimed = soon(node.claim(claim(worker, 10, false))).await.expect("served");
+    assert_eq!(claimed.tasks.iter().map(|task| task.id).collect::<Vec<_>>(), [submitted[0].id]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_of_which_nobody_knows_is_told_as_such() {
+    let (database, nodes) = nodes(2).await;
+    database.drop_next.store(true, Ordering::SeqCst);
+    match nodes[0].submit(vec![task("a").build()]).await {
+        Err(SubmitError::Store(error)) => assert_eq!(error.applied, Applied::Unknown),
+        other => panic!("{other:?}"),
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    // Nothing of it is left in the way of what follows.
+    for node in &nodes {
+        node.submit(vec![task("a").build()]).await.expect("taken");
+    }
+    let stats = nodes[0].stats().await.expect("stats");
+    assert_eq!(stats.by_status[usize::from(Status::Queued.code())], 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_was_left_behind_loads_everything_anew() {
+    let (database, nodes) = nodes(2).await;
+    let worker = worker(&nodes[1]).await;
+    nodes[1].lanes().await.expect("reads");
+    nodes[0].lanes().await.expect("reads");
+    database.is_silent.store(true, Ordering::SeqCst);
+    let mut ids = Vec::new();
+    for _ in 0..10 {
+        ids.push(nodes[0].submit(vec![task("a").build()]).await.expect("taken")[0].id);
+    }
+    database.cut_log();
+    database.is_silent.store(false, Ordering::SeqCst);
+    let claimed = soon(async {
+        loop {
+            match nodes[1].claim(claim(worker, 100, false)).await {
+                Ok(claimed) if claimed.tasks.len() == 10 => return claimed,
+                Ok(_) | Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    })
+    .await;
+    assert_eq!(claimed.tasks.iter().map(|task| task.id).collect::<Vec<_>>(), ids);
+}
+
+/// Four nodes at once: everything is done once, and nodes and rows agree in the end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn nodes_that_write_at_once_do_everything_once() {
+    const TASKS: usize = 2_000;
+    let (_, nodes) = nodes(4).await;
+    let done: Arc<Mutex<BTreeMap<TaskId, usize>>> = Arc::default();
+    let mut running = Vec::new();
+    for (number, node) in nodes.iter().enumerate() {
+        let submitting = Arc::clone(node);
+        running.push(tokio::spawn(async move {
+            for n in 0..TASKS / 4 {
+                let key = format!("k{}", n % 50);
+                submitting.submit(vec![task("a").ordered(&key, OnFailure::Block).build()]).await.expect("taken");
+            }
+        }));
+        let (node, done) = (Arc::clone(node), Arc::clone(&done));
+        let other = Arc::clone(&nodes[(number + 1) % 4]);
+        running.push(tokio::spawn(async move {
+            let worker = worker(&node).await;
+            while done.lock().unwrap().len() < TASKS {
+                let claimed = node.claim(claim(worker, 20, false)).await.expect("served");
+                let results: Vec<Finish> =
+                    claimed.tasks.iter().map(|task| Finish::new(task.id, task.token, completed())).collect();
+                // Results go to another node than the one that gave the tasks.
+                for answer in other.finish(worker, results).await.expect("reached") {
+                    answer.expect("the lease is live");
+                }
+                let mut done = done.lock().unwrap();
+                for task in claimed.tasks {
+                    *done.entry(task.id).or_default() += 1;
+                }
+            }
+        }));
+    }
+    for task in running {
+        tokio::time::timeout(Duration::from_secs(120), task).await.expect("in time").expect("no panic");
+    }
+    assert!(done.lock().unwrap().values().all(|times| *times == 1));
+    for node in &nodes {
+        let stats = node.stats().await.expect("stats");
+        assert_eq!(stats.by_status[usize::from(Status::Completed.code())], TASKS as u64);
+        assert_eq!(stats.by_status.iter().sum::<u64>(), TASKS as u64);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_item_of_the_inbox_that_two_nodes_read_is_one_task() {
+    let (database, nodes) = nodes(2).await;
+    let ids = [database.enqueue("{}"), database.enqueue("{}")];
+    let items = nodes[0].inbox(0, 10).await.expect("read");
+    assert_eq!(nodes[1].inbox(items[0].no, 10).await.expect("read").len(), 1, "the rest");
+    let intakes = || -> Vec<Intake> {
+        let intake = |(item, name): (&InboxItem, &str)| Intake {
+            no: item.no,
+            key: item.key,
+            created_at: item.created_at,
+            task: task(name).build(),
+            refused: (name == "bad").then(|| "it is bad".to_owned()),
+        };
+        items.iter().zip(["good", "bad"]).map(intake).collect()
+    };
+    for node in &nodes {
+        // The second is told of the task of the first, whether it lives or has ended.
+        let answers = soon(node.take_in(intakes())).await.expect("reached");
+        let found: Vec<TaskId> = answers.into_iter().map(|answer| answer.expect("taken").id).collect();
+        assert_eq!(found, ids);
+        let tasks = node.get(ids.to_vec()).await.expect("read");
+        let stand = |task: &Option<_>| task.as_ref().map(|task: &windlass_core::task::Task| task.state.status);
+        assert_eq!(tasks.iter().map(stand).collect::<Vec<_>>(), [Some(Status::Queued), Some(Status::DeadLetter)]);
+        assert!(node.inbox(0, 10).await.expect("read").is_empty());
+    }
+}
