@@ -20,15 +20,18 @@ for file in "${files[@]}"; do
 done
 
 echo "check-tree: shell scripts parse"
-for script in scripts/*.sh .ci/run; do
+for script in scripts/*.sh scripts/servers/*.sh .ci/run; do
     bash -n "$script" || failures=$((failures + 1))
+done
+for script in scripts/*.sh .ci/run; do
     if [ ! -x "$script" ]; then
         echo "check-tree: $script is not executable" >&2
         failures=$((failures + 1))
     fi
 done
 echo "check-tree: shellcheck"
-shellcheck scripts/*.sh .ci/run || failures=$((failures + 1))
+# Sourced files are checked where they are sourced: alone, their variables come from nowhere.
+shellcheck --external-sources --check-sourced scripts/*.sh .ci/run || failures=$((failures + 1))
 
 if [ "$failures" -gt 0 ]; then
     echo "check-tree: $failures problem(s)" >&2
