@@ -27,7 +27,7 @@ BENCH ?=
 SERVERS := scripts/test-servers.sh run --
 
 .DEFAULT_GOAL := help
-.PHONY: help build release check fmt clippy doc docs deps tree check-setup test test-all test-setup test-rust test-servers servers test-readme test-protocol test-examples faults crash crash-smoke chaos chaos-smoke soak bench bench-smoke scenarios scenarios-smoke test-exec-root
+.PHONY: help build release check fmt clippy doc docs deps tree check-setup test test-all test-setup test-rust test-servers servers test-readme test-protocol test-examples faults crash crash-smoke chaos chaos-smoke soak bench bench-smoke scenarios scenarios-smoke measure-stores test-exec-root
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
@@ -130,6 +130,10 @@ chaos: test-setup release ## many servers on one database, killed under load; th
 	$(SERVERS) $(CHAOS) --store postgres --store redis --store cluster --store sentinel --nodes $(CHAOS_NODES) \
 		--workers $(CHAOS_WORKERS) --tasks $(CHAOS_FAULT_TASKS) --kills 0 --breaks $(CHAOS_FAULTS) \
 		--json "$(CHAOS_FIGURES)-faults.json"
+
+measure-stores: test-setup ## plans of PostgreSQL at a million rows, and how fast commits are and following is (minutes)
+	$(SERVERS) $(CARGO) test --release -p windlass-store-postgres --lib --test measure -- --ignored --nocapture --test-threads 1
+	$(CARGO) test --release -p windlass-testkit --test following -- --ignored --nocapture
 
 soak: test-setup release ## longer properties and several crash tests with different seeds
 	PROPTEST_CASES=$(SOAK_CASES) WINDLASS_MODEL_OPERATIONS=$(SOAK_OPERATIONS) $(SERVERS) $(CARGO) test --workspace

@@ -19,6 +19,7 @@ use windlass_core::status::Status;
 use windlass_core::store::InboxItem;
 use windlass_core::task::{FailedAttempt, Progress};
 use windlass_core::time::Timestamp;
+use windlass_ledger::days::{DayState, DayStep};
 use windlass_ledger::journal::{
     ClaimRow, Ended, KeyRow, KeyScope, LiveRow, Overlay, Recovered, TaskRow, UniqueRow, WorkerRow,
 };
@@ -60,7 +61,7 @@ pub enum Is {
     Gone,
 }
 
-/// What becomes of the overlay of a live task. A task that ends, or is gone, has none.
+/// What becomes of the overlay of a live task. One that ends drops it, if it has one; one that is gone has none.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OverlayChange {
     /// It stays as it is.
@@ -97,6 +98,27 @@ pub struct EventRow {
     pub events: Vec<Event>,
 }
 
+/// What becomes of an idempotency key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyChange {
+    /// It is stored. Nobody has looked whether it is there: if it is, the transaction is [`CommitError::Behind`].
+    New(KeyRow),
+    /// It is stored, whatever was there.
+    Put(KeyRow),
+    /// It is forgotten.
+    Gone,
+}
+
+impl KeyChange {
+    /// What is remembered of the key afterwards.
+    pub fn row(self) -> Option<KeyRow> {
+        match self {
+            Self::New(row) | Self::Put(row) => Some(row),
+            Self::Gone => None,
+        }
+    }
+}
+
 /// All rows that a transaction changes: per thing one final state. `None` deletes.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
@@ -111,7 +133,7 @@ pub struct Changes {
     /// Durable steps to add, unless they are there.
     pub steps: Vec<(TaskKey, String, Json)>,
     /// Idempotency keys.
-    pub idempotency: BTreeMap<KeyScope, Option<KeyRow>>,
+    pub idempotency: BTreeMap<KeyScope, KeyChange>,
     /// Unique keys.
     pub uniques: BTreeMap<UniqueKey, Option<UniqueRow>>,
     /// The events.
@@ -128,6 +150,8 @@ pub struct Changes {
     pub breakers: BTreeMap<Scope, Option<Record>>,
     /// Tasks that others wrote into the inbox of the database and that this transaction took: to be deleted.
     pub taken: Vec<i64>,
+    /// Days of ended tasks that are closed, or go with everything about their tasks but the events.
+    pub days: BTreeMap<i32, DayState>,
 }
 
 /// Rows that somebody needs.
@@ -231,6 +255,9 @@ pub enum Tail {
 ///
 /// Every call ends within a bounded time, also if the database is away: with an error. Calls
 /// may be dropped at any point.
+///
+/// The writer calls from a runtime of its own, which only runs while the writer waits: what has to go on by itself is
+/// spawned on the one that the backend was made on.
 #[async_trait]
 pub trait Backend: Send + Sync + 'static {
     /// The secret of ids and tokens, made when the database was.
@@ -257,13 +284,32 @@ pub trait Backend: Send + Sync + 'static {
     /// Ends the turn without a commit.
     async fn pass(&self);
 
+    /// Whether a commit finds out by itself that a [`KeyChange::New`] is there already. Otherwise every key is looked up
+    /// before anything is decided.
+    fn refuses_known_keys(&self) -> bool {
+        false
+    }
+
     /// Appends an entry and changes the rows, all or nothing, durably. The entry's number must be free and next.
     async fn commit(&self, entry: &Entry, changes: &Changes) -> Result<(), CommitError>;
 
     /// Reads rows that are at least as new as the entry with number `version`.
     async fn read(&self, wants: &Wants, version: u64) -> Result<Found, BackendError>;
 
-    /// Ended tasks that may be deleted at `now`.
+    /// Does a slice of what needs no transaction about days that are over at `now`, or says what is next
+    /// ([`windlass_ledger::days`]): counts those that are closed, clears away what is left of those that are gone. Asked
+    /// of a backend that deletes ended tasks one by one, it has nothing to do.
+    async fn day_step(&self, _now: Timestamp) -> Result<DayStep, BackendError> {
+        Ok(DayStep::Nothing)
+    }
+
+    /// How a day of ended tasks stands, by rows at least as new as the entry with number `version`. One that is not
+    /// there is gone.
+    async fn day(&self, _no: i32, _version: u64) -> Result<DayState, BackendError> {
+        Ok(DayState::Gone)
+    }
+
+    /// Ended tasks that may be deleted at `now` one by one: those that do not go with their day.
     async fn expired_tasks(&self, now: Timestamp, limit: usize) -> Result<Vec<(TaskKey, Status)>, BackendError>;
 
     /// Idempotency keys that may be forgotten at `now`.

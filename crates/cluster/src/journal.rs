@@ -1,13 +1,13 @@
 //! The journal of one node: reads through what it has at hand, keeps every write until the
 //! commit, and then appends one entry to the shared log.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::runtime::Handle;
+use tokio::runtime::Runtime;
 use windlass_core::breaker::{Record, Scope};
 use windlass_core::error_rules::ErrorRules;
 use windlass_core::event::Committed;
@@ -19,13 +19,15 @@ use windlass_core::settings::{QueueSettings, TypeSettings};
 use windlass_core::status::Status;
 use windlass_core::task::{FailedAttempt, Progress, TaskSpec};
 use windlass_core::time::Timestamp;
+use windlass_ledger::days::DayState;
 use windlass_ledger::journal::{
     ClaimRow, Ended, Fault, Journal, JournalError, JournalResult, KeyRow, KeyScope, Needs, Overlay, Sequence,
     SubmitTimes, TaskRow, UniqueRow, WorkerRow,
 };
 
 use crate::backend::{
-    Backend, BackendError, CommitError, Entry, EventRow, Found, Is, NodeId, OverlayChange, Tail, TaskRecord, Wants, Was,
+    Backend, BackendError, CommitError, Entry, EventRow, Found, Is, KeyChange, NodeId, OverlayChange, Tail, TaskRecord,
+    Wants, Was,
 };
 use crate::cache::Cache;
 use crate::envelope;
@@ -40,6 +42,10 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// While the database is away nobody waits for it again and again: calls fail at once for this long.
 const AWAY: Duration = Duration::from_millis(250);
 
+/// After a key turned out to be there that was taken for new, keys are looked up for so many transactions: one that is
+/// sent again seldom comes alone.
+const WARY: u32 = 64;
+
 /// What is known of the database at the moment.
 struct Away {
     until: Instant,
@@ -49,8 +55,10 @@ struct Away {
 /// The journal of one node.
 pub struct SharedJournal {
     backend: Arc<dyn Backend>,
-    runtime: Handle,
+    /// Where this thread waits for the database.
+    runtime: Arc<Runtime>,
     node: NodeId,
+    keeps_whole_days: bool,
     /// The last entry that memory has followed.
     version: Arc<AtomicU64>,
     /// Set if nobody can have written since: this node has the turn and has read everything.
@@ -62,6 +70,12 @@ pub struct SharedJournal {
     claims: HashMap<u64, Option<ClaimRow>>,
     idempotency: HashMap<KeyScope, Option<KeyRow>>,
     uniques: HashMap<UniqueKey, Option<UniqueRow>>,
+    /// Idempotency keys that this transaction takes for new without a look: hardly any is not.
+    assumed_new: HashSet<KeyScope>,
+    /// Those of them that were asked for.
+    relied_on: HashSet<KeyScope>,
+    /// For how many more transactions keys are looked up.
+    wary: u32,
     pending: Pending,
     redo: Option<Vec<u8>>,
     must_be_current: bool,
@@ -74,11 +88,18 @@ fn instant() -> Instant {
 }
 
 impl SharedJournal {
-    pub(crate) fn new(backend: Arc<dyn Backend>, runtime: Handle, node: NodeId, version: u64) -> Self {
+    pub(crate) fn new(
+        backend: Arc<dyn Backend>,
+        runtime: Arc<Runtime>,
+        node: NodeId,
+        keeps_whole_days: bool,
+        version: u64,
+    ) -> Self {
         Self {
             backend,
             runtime,
             node,
+            keeps_whole_days,
             version: Arc::new(AtomicU64::new(version)),
             current: false,
             has_turn: false,
@@ -87,6 +108,9 @@ impl SharedJournal {
             claims: HashMap::new(),
             idempotency: HashMap::new(),
             uniques: HashMap::new(),
+            assumed_new: HashSet::new(),
+            relied_on: HashSet::new(),
+            wary: 0,
             pending: Pending::default(),
             redo: None,
             must_be_current: false,
@@ -140,6 +164,8 @@ impl SharedJournal {
         self.claims.clear();
         self.idempotency.clear();
         self.uniques.clear();
+        self.assumed_new.clear();
+        self.relied_on.clear();
         self.pending = Pending::default();
         self.redo = None;
     }
@@ -250,6 +276,22 @@ impl SharedJournal {
         }
     }
 
+    /// Looks for the keys that were taken for new and that the commit itself does not look for, because they are not
+    /// stored: what was decided by their absence must be decided again if they are there.
+    fn check_assumptions(&mut self) -> JournalResult<()> {
+        let stored = &self.pending.rest.idempotency;
+        let is_open = |scope: &&KeyScope| !matches!(stored.get(*scope), Some(KeyChange::New(_)));
+        let open: Vec<KeyScope> = self.relied_on.iter().filter(is_open).cloned().collect();
+        if open.is_empty() {
+            return Ok(());
+        }
+        self.read(&Wants { idempotency: open.clone(), ..Wants::default() })?;
+        if open.iter().any(|scope| self.idempotency.get(scope).is_some_and(Option::is_some)) {
+            return Err(JournalError { reason: "a key that was taken for new is known".into(), fault: Fault::Behind });
+        }
+        Ok(())
+    }
+
     fn pass(&mut self) {
         self.current = false;
         if std::mem::take(&mut self.has_turn) {
@@ -278,6 +320,8 @@ impl Journal for SharedJournal {
     }
 
     fn commit(&mut self) -> JournalResult<()> {
+        self.check_assumptions()?;
+        self.wary = self.wary.saturating_sub(1);
         if let Some(redo) = self.redo.take() {
             let answer = self.commit_entry(&redo);
             self.forget();
@@ -306,15 +350,17 @@ impl Journal for SharedJournal {
     }
 
     fn prefetch(&mut self, needs: &Needs) -> JournalResult<()> {
+        let unknown = needs.idempotency.iter().filter(|scope| !self.idempotency.contains_key(scope)).cloned();
+        let mut idempotency = Vec::new();
+        if self.wary > 0 || !self.backend.refuses_known_keys() {
+            idempotency.extend(unknown);
+        } else {
+            self.assumed_new.extend(unknown);
+        }
         let mut wants = Wants {
             tasks: needs.tasks.iter().copied().filter(|key| !self.is_at_hand(*key)).collect(),
             claims: Vec::new(),
-            idempotency: needs
-                .idempotency
-                .iter()
-                .filter(|scope| !self.idempotency.contains_key(scope))
-                .cloned()
-                .collect(),
+            idempotency,
             uniques: needs.uniques.iter().filter(|key| !self.uniques.contains_key(key)).copied().collect(),
         };
         if !wants.tasks.is_empty() {
@@ -358,6 +404,10 @@ impl Journal for SharedJournal {
             Tail::Entries(entries) => entries,
             Tail::Gone => return Err(astray()),
         };
+        if in_turn {
+            // It is decided again, this time by a look. If nobody was first, a key was not new.
+            self.wary = self.wary.max(if entries.is_empty() { WARY } else { 1 });
+        }
         self.current = self.has_turn && entries.len() < TAIL;
         let mut missed = Vec::with_capacity(entries.len());
         for entry in entries {
@@ -399,8 +449,12 @@ impl Journal for SharedJournal {
     }
 
     fn idempotency(&mut self, scope: &KeyScope) -> JournalResult<Option<KeyRow>> {
-        if let Some(row) = self.pending.rest.idempotency.get(scope) {
-            return Ok(*row);
+        if let Some(change) = self.pending.rest.idempotency.get(scope) {
+            return Ok(change.row());
+        }
+        if self.assumed_new.contains(scope) {
+            self.relied_on.insert(scope.clone());
+            return Ok(None);
         }
         if !self.idempotency.contains_key(scope) {
             self.read(&Wants { idempotency: vec![scope.clone()], ..Wants::default() })?;
@@ -518,7 +572,8 @@ impl Journal for SharedJournal {
     }
 
     fn put_idempotency(&mut self, scope: &KeyScope, row: &KeyRow) -> JournalResult<()> {
-        self.pending.rest.idempotency.insert(scope.clone(), Some(*row));
+        let change = if self.assumed_new.contains(scope) { KeyChange::New(*row) } else { KeyChange::Put(*row) };
+        self.pending.rest.idempotency.insert(scope.clone(), change);
         Ok(())
     }
 
@@ -563,6 +618,23 @@ impl Journal for SharedJournal {
         Ok(())
     }
 
+    fn keeps_whole_days(&self) -> bool {
+        self.keeps_whole_days
+    }
+
+    fn day(&mut self, no: i32) -> JournalResult<DayState> {
+        if let Some(state) = self.pending.rest.days.get(&no) {
+            return Ok(*state);
+        }
+        let answer = self.wait(self.backend.day(no, self.at()));
+        self.heard(answer)
+    }
+
+    fn put_day(&mut self, no: i32, state: DayState) -> JournalResult<()> {
+        self.pending.rest.days.insert(no, state);
+        Ok(())
+    }
+
     fn expired_tasks(&mut self, now: Timestamp, limit: usize) -> JournalResult<Vec<(TaskKey, Status)>> {
         let answer = self.wait(self.backend.expired_tasks(now, limit));
         self.heard(answer)
@@ -587,7 +659,7 @@ impl Journal for SharedJournal {
     }
 
     fn delete_key(&mut self, scope: &KeyScope) -> JournalResult<()> {
-        self.pending.rest.idempotency.insert(scope.clone(), None);
+        self.pending.rest.idempotency.insert(scope.clone(), KeyChange::Gone);
         Ok(())
     }
 

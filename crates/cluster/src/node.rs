@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::runtime::Handle;
+use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use windlass_core::event::Observer;
 use windlass_core::ids::IdCodec;
 use windlass_core::store::{Capabilities, InboxItem, StoreError};
-use windlass_core::time::Clock;
+use windlass_core::time::{Clock, Timestamp};
 use windlass_ledger::archive::Archive;
 use windlass_ledger::batch::{Operation, Writer};
+use windlass_ledger::days::DayStep;
 use windlass_ledger::journal::{Fault, JournalError};
 use windlass_ledger::ledger::Ledger;
 use windlass_ledger::recover::Recovery;
@@ -57,7 +59,7 @@ pub async fn open(
 ) -> Result<Arc<LedgerStore>, BackendError> {
     let told = backend.time().await?;
     let asked_at = instant();
-    let database_clock = Arc::new(DatabaseClock::starting_at(told, windlass_core::time::Timestamp::EPOCH));
+    let database_clock = Arc::new(DatabaseClock::starting_at(told, Timestamp::EPOCH));
     database_clock.tell(told, asked_at);
     let clock: Arc<dyn Clock> = match options.clock {
         Some(clock) => clock,
@@ -65,8 +67,17 @@ pub async fn open(
     };
     let ids = IdCodec::new(backend.secret());
     let (ledger, version) = load(backend.as_ref(), Arc::clone(&clock), options.lease).await?;
-    let runtime = Handle::current();
-    let journal = SharedJournal::new(Arc::clone(&backend), runtime.clone(), options.node, version);
+    let cannot_start = |error: std::io::Error| BackendError::new(format!("the writer cannot be started: {error}"));
+    // Its own, so that an answer of the database wakes the writer and nobody in between.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot_start)?;
+    let runtime = Arc::new(runtime);
+    let journal = SharedJournal::new(
+        Arc::clone(&backend),
+        Arc::clone(&runtime),
+        options.node,
+        options.capabilities.keeps_whole_days,
+        version,
+    );
     let version = journal.version();
     let (writer, shared) = Writer::new(ledger, journal, observer);
     let host = NodeHost {
@@ -80,7 +91,6 @@ pub async fn open(
         tracing::error!("the writer panicked; stopping");
         std::process::abort();
     });
-    let cannot_start = |error: std::io::Error| BackendError::new(format!("the writer cannot be started: {error}"));
     let writer_inbox = Arc::new(thread::start(writer, host, on_panic).map_err(cannot_start)?);
     let tasks = vec![
         tokio::spawn(follow(Arc::clone(&backend), version, Arc::clone(&writer_inbox))),
@@ -159,12 +169,23 @@ struct NodeHost {
     backend: Arc<dyn Backend>,
     clock: Arc<dyn Clock>,
     lease: Duration,
-    runtime: Handle,
+    runtime: Arc<Runtime>,
     /// Whether the database was away when last looked at.
     is_away: bool,
 }
 
 impl Host<SharedJournal> for NodeHost {
+    /// Connections go on meanwhile: one that breaks is noticed.
+    fn wait(&mut self, up_to: Option<Duration>, arrived: &mut dyn FnMut(&mut Context<'_>) -> Poll<()>) {
+        self.runtime.block_on(async {
+            let arrived = std::future::poll_fn(arrived);
+            match up_to {
+                None => arrived.await,
+                Some(span) => tokio::time::timeout(span, arrived).await.unwrap_or_default(),
+            }
+        });
+    }
+
     fn after_batch(&mut self, writer: &mut Writer<SharedJournal>) {
         let reason = writer.journal().away_because().map(str::to_owned);
         match (&reason, self.is_away) {
@@ -226,6 +247,10 @@ impl Others for OtherNodes {
 
     async fn inbox_grown(&self) {
         self.backend.inbox_grown().await;
+    }
+
+    async fn day_step(&self, now: Timestamp) -> Result<DayStep, StoreError> {
+        self.backend.day_step(now).await.map_err(|error| StoreError::not_applied(error.reason))
     }
 }
 

@@ -96,6 +96,7 @@ impl Pending {
             error_rules,
             breakers,
             taken,
+            days,
         } = &self.rest;
         self.tasks.is_empty()
             && tasks.is_empty()
@@ -112,6 +113,7 @@ impl Pending {
             && error_rules.is_none()
             && breakers.is_empty()
             && taken.is_empty()
+            && days.is_empty()
     }
 
     /// A task whose first change in this transaction shows where its row is.
@@ -167,7 +169,6 @@ impl Pending {
                     (End::Delete, _) => Is::Gone,
                     (End::Keep | End::Drop, _) => Is::Live,
                 };
-                let overlay = if matches!(is, Is::Live) { overlay } else { OverlayChange::Drop };
                 TaskChange { key, was, is, row, overlay }
             })
             .collect();

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::actor::Actor;
+use crate::fact::Fact;
 use crate::failure::{DecidedBy, EndReason, ErrorClass};
 use crate::ids::{TaskId, WorkerId};
 use crate::lane::LaneKey;
@@ -209,8 +210,12 @@ pub struct FailureNote {
 
 /// Is told what was committed, in order, right after the commit. Must not block.
 pub trait Observer: Send + Sync {
-    /// Takes the changes of one transaction.
+    /// Takes the changes of one transaction of this node.
     fn committed(&self, changes: &[Committed]);
+
+    /// Takes what this node learnt of a transaction of another node that shares its database. No default, so that
+    /// whoever passes the one on does not forget the other.
+    fn followed(&self, facts: &[Fact]);
 }
 
 /// Watches nothing.
@@ -219,4 +224,6 @@ pub struct NoObserver;
 
 impl Observer for NoObserver {
     fn committed(&self, _: &[Committed]) {}
+
+    fn followed(&self, _: &[Fact]) {}
 }

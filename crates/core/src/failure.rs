@@ -32,6 +32,37 @@ pub enum ErrorClass {
 }
 
 impl ErrorClass {
+    /// All classes.
+    pub const ALL: [Self; 8] = [
+        Self::Transient,
+        Self::RateLimited,
+        Self::Timeout,
+        Self::Resource,
+        Self::Permanent,
+        Self::CodeBug,
+        Self::WorkerLost,
+        Self::Unknown,
+    ];
+
+    /// A small number for what nodes tell each other; never changes its meaning.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Transient => 0,
+            Self::RateLimited => 1,
+            Self::Timeout => 2,
+            Self::Resource => 3,
+            Self::Permanent => 4,
+            Self::CodeBug => 5,
+            Self::WorkerLost => 6,
+            Self::Unknown => 7,
+        }
+    }
+
+    /// The class of a [`Self::code`].
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|class| class.code() == code)
+    }
+
     /// The name on the wire.
     pub fn as_str(self) -> &'static str {
         match self {

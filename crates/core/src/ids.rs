@@ -37,6 +37,11 @@ impl TaskId {
     pub fn as_uuid(self) -> Uuid {
         self.0
     }
+
+    /// An id read back from where it was stored.
+    pub fn from_uuid(uuid: Uuid) -> Self {
+        Self(uuid)
+    }
 }
 
 /// The id of a worker: random, made at registration.

@@ -618,6 +618,9 @@ pub struct Capabilities {
     pub batches_span_queues: bool,
     /// What was acknowledged survives a crash of everything.
     pub durable: bool,
+    /// Ended tasks go a whole day at a time, and are kept to the end of their last one
+    /// ([`crate::retention::to_the_end_of_the_day`]).
+    pub keeps_whole_days: bool,
 }
 
 /// One answer per item of a call, or the failure of the whole call.

@@ -308,9 +308,13 @@ impl<J: Journal> Writer<J> {
                 return Ok(());
             }
             for redo in missed {
-                self.ledger
+                let facts = self
+                    .ledger
                     .follow(&redo)
                     .map_err(|damaged| JournalError { reason: damaged.to_string(), fault: Fault::Astray })?;
+                if !facts.is_empty() {
+                    self.observer.followed(&facts);
+                }
             }
             self.publish();
         }

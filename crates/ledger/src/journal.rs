@@ -20,6 +20,7 @@ use windlass_core::task::{FailedAttempt, Progress, TaskSpec};
 use windlass_core::time::Timestamp;
 use windlass_core::worker::WorkerProfile;
 
+use crate::days::DayState;
 use crate::flows::Place;
 
 /// A journal could not do what it was asked. The transaction is to be rolled back.
@@ -440,7 +441,19 @@ pub trait Journal: Send {
     /// Stores or forgets a breaker.
     fn put_breaker(&mut self, scope: &Scope, record: Option<&Record>) -> JournalResult<()>;
 
-    /// Ended tasks that may be deleted at `now`.
+    /// Whether ended tasks go a whole day at a time, and so are kept to the end of their last one.
+    fn keeps_whole_days(&self) -> bool {
+        false
+    }
+    /// How a day stands. One that is not there is gone. Asked only where whole days are kept.
+    fn day(&mut self, _: i32) -> JournalResult<DayState> {
+        Ok(DayState::Gone)
+    }
+    /// Closes a day, or lets it go with everything about its tasks but their events.
+    fn put_day(&mut self, _: i32, _: DayState) -> JournalResult<()> {
+        Ok(())
+    }
+    /// Ended tasks that may be deleted at `now` one by one.
     fn expired_tasks(&mut self, now: Timestamp, limit: usize) -> JournalResult<Vec<(TaskKey, Status)>>;
     /// Deletes everything about an ended task but its events.
     fn delete_task(&mut self, key: TaskKey) -> JournalResult<()>;

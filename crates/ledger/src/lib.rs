@@ -4,14 +4,16 @@
 //! The embedded SQLite store and the in-memory reference store are both this ledger over
 //! different journals, so that they cannot differ in what a transition does.
 //!
-//! A transaction: [`batch`] collects what was asked, [`finish`], [`people`], [`sweep`],
-//! [`submit`] and [`claim`] do it, [`ledger`] has what they share. Where many nodes share a
-//! journal, [`redo`] is what they tell each other.
+//! A transaction: [`batch`] collects what was asked, [`finish`], [`people`], [`sweep`], [`days`],
+//! [`submit`] and [`claim`] do it, [`ledger`] has what they share, and `transaction` how it
+//! begins and ends. Where many nodes share a journal, [`redo`] is what they tell each other.
 
 pub mod archive;
 pub mod batch;
 mod breakers;
 pub mod claim;
+pub mod days;
+mod facts;
 pub mod finish;
 pub mod flows;
 pub mod index;
@@ -19,7 +21,9 @@ pub mod intake;
 pub mod journal;
 pub mod lanes;
 pub mod ledger;
+mod numbers;
 pub mod people;
+mod reading;
 pub mod recover;
 pub mod redo;
 pub mod settings;
@@ -28,6 +32,7 @@ pub mod store;
 pub mod submit;
 pub mod sweep;
 pub mod thread;
+mod transaction;
 mod waiters;
 mod waiting;
 mod wire;

@@ -31,7 +31,9 @@ impl Ledger {
         if let Some(task) = self.index.task(key) {
             return Ok(Ok((key, Found::Live(task))));
         }
-        Ok(match journal.ended(key)? {
+        // What is past its retention is as good as gone, and may be counted as such already.
+        let kept = |ended: &Ended| ended.keep_until.is_none_or(|until| until > self.now);
+        Ok(match journal.ended(key)?.filter(kept) {
             Some(ended) => Ok((key, Found::Ended(Box::new(ended)))),
             None => Err(ChangeError::UnknownTask),
         })
@@ -374,7 +376,7 @@ impl Ledger {
         let mut past = Past { event_nos: ended.event_nos, ..Past::default() };
         past.add_event(no);
         ended.event_nos = past.event_nos;
-        ended.keep_until = kept.map(|kept| self.now + kept);
+        ended.keep_until = self.keep_until(journal, kept);
         journal.drop_ended(key)?;
         journal.insert_ended(key, &ended)?;
         self.count_ended(from, -1);

@@ -12,7 +12,8 @@ use windlass_core::time::Clock;
 use crate::flows::Place;
 use crate::index::{Index, Lease, LiveTask};
 use crate::journal::{LiveRow, Recovered, Sequence};
-use crate::ledger::{AllNumbers, Ledger, Numbers};
+use crate::ledger::Ledger;
+use crate::numbers::{AllNumbers, Numbers};
 use crate::workers::WorkerEntry;
 
 /// Builds a ledger row by row.

@@ -14,6 +14,7 @@ use windlass_core::actor::Actor;
 use windlass_core::breaker::{self, TypeBreaker, WorkerBreaker};
 use windlass_core::error_rules::{ErrorRules, RuleBook};
 use windlass_core::event::Change;
+use windlass_core::fact::Fact;
 use windlass_core::ids::{ClaimNo, TaskKey, WorkerId};
 use windlass_core::keys::FlowKey;
 use windlass_core::lane::LaneKey;
@@ -24,6 +25,7 @@ use windlass_core::status::Status;
 use windlass_core::time::Timestamp;
 use windlass_core::worker::Health;
 
+use crate::facts;
 use crate::flows::Place;
 use crate::index::{Lease, LiveTask, Touched};
 use crate::journal::WorkerRow;
@@ -32,8 +34,9 @@ use crate::ledger::Ledger;
 use crate::wire::{Damaged, Decoder, Encoder};
 use crate::workers::WorkerEntry;
 
-/// The first byte of every entry. A node that meets a higher one is too old to follow.
-const FORMAT: u8 = 1;
+/// The first byte of every entry. A node that meets a higher one is too old to follow. The first format had no facts.
+const FORMAT: u8 = 2;
+const OLDEST_FORMAT: u8 = 1;
 
 /// A task and what it has to do with its key.
 type KeyedWords = (u64, Option<(QueueName, FlowKey, Option<Place>)>);
@@ -99,7 +102,7 @@ impl Totals {
     }
 
     fn decode(from: &mut Decoder<'_>) -> Result<Self, Damaged> {
-        if from.byte()? != FORMAT {
+        if !(OLDEST_FORMAT..=FORMAT).contains(&from.byte()?) {
             return Err(Damaged);
         }
         let mut totals = Self { at: Timestamp::from_micros(from.signed()?), ..Self::default() };
@@ -269,6 +272,7 @@ impl Ledger {
         words.lanes = numbers.lanes;
         let words = serde_json::to_vec(&words).expect("words without maps of odd keys can be written");
         out.bytes(&words);
+        out.bytes(&facts::encode(self.changes()));
         out.into_bytes()
     }
 
@@ -303,12 +307,13 @@ impl Ledger {
         }
     }
 
-    /// Does what another node's transaction did.
-    pub fn follow(&mut self, redo: &[u8]) -> Result<(), Damaged> {
+    /// Does what another node's transaction did. Returns what statistics need of it.
+    pub fn follow(&mut self, redo: &[u8]) -> Result<Vec<Fact>, Damaged> {
         let mut from = Decoder::new(redo);
         let totals = Totals::decode(&mut from)?;
         let told = Told::decode(&mut from, totals.at)?;
         let words: Words = serde_json::from_slice(from.bytes()?).map_err(|_| Damaged)?;
+        let facts = if from.is_empty() { Vec::new() } else { facts::decode(from.bytes()?, totals.at)? };
         if !from.is_empty() {
             return Err(Damaged);
         }
@@ -344,7 +349,7 @@ impl Ledger {
                 self.to_tell.insert(lease.worker);
             }
         }
-        Ok(())
+        Ok(facts)
     }
 
     fn open_lanes(&mut self, keys: &[LaneKey]) -> Vec<LaneIx> {

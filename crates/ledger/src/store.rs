@@ -1,7 +1,6 @@
-//! The store contract over a ledger: every verb is one call to the writer; reads put
-//! together what the writer knows and what the archive has.
+//! The store contract over a ledger: every verb is one call to the writer, but for those that read tasks and events
+//! (`reading`).
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +11,7 @@ use windlass_core::breaker::{Forced, Scope, View};
 use windlass_core::error_rules::ErrorRules;
 use windlass_core::event::Event;
 use windlass_core::filter::TaskFilter;
-use windlass_core::ids::{IdCodec, TaskId, TaskKey, WorkerId};
-use windlass_core::limits;
+use windlass_core::ids::{IdCodec, TaskId, WorkerId};
 use windlass_core::names::{QueueName, TaskType};
 use windlass_core::settings::{QueueChange, QueueSettings, Settings, TypeChange, TypeSettings};
 use windlass_core::store::{
@@ -25,8 +23,9 @@ use windlass_core::task::{NewTask, Task};
 use windlass_core::time::{Clock, Timestamp};
 use windlass_core::worker::{Worker, WorkerProfile};
 
-use crate::archive::{self, Archive, Cold, Hot};
+use crate::archive::Archive;
 use crate::batch::{Call, ClaimCall, Desk, Operation, Order, Shared, give_back};
+use crate::days::{Day, DayStep};
 use crate::finish::Arrived;
 use crate::intake::Incoming;
 use crate::journal::{JournalResult, Needs};
@@ -56,6 +55,8 @@ pub trait Others: Send + Sync {
     async fn inbox(&self, after: i64, limit: usize) -> Result<Vec<InboxItem>, StoreError>;
     /// See [`Store::inbox_grown`].
     async fn inbox_grown(&self);
+    /// Does a slice of what needs no transaction about days that are over at `now`, or says what is next.
+    async fn day_step(&self, now: Timestamp) -> Result<DayStep, StoreError>;
 }
 
 /// A store that only one process can open: it leads, and nobody else writes.
@@ -75,6 +76,10 @@ impl Others for Alone {
 
     async fn inbox_grown(&self) {
         std::future::pending::<()>().await;
+    }
+
+    async fn day_step(&self, _: Timestamp) -> Result<DayStep, StoreError> {
+        Ok(DayStep::Nothing)
     }
 }
 
@@ -99,10 +104,7 @@ pub struct Parts {
 }
 
 /// A store whose lanes and leases are in the memory of one writer.
-pub struct LedgerStore(Parts);
-
-/// How many candidates of a list are read at a time.
-const LIST_CHUNK: usize = 256;
+pub struct LedgerStore(pub(crate) Parts);
 
 impl LedgerStore {
     /// Puts the parts together.
@@ -110,7 +112,7 @@ impl LedgerStore {
         Self(parts)
     }
 
-    async fn call<I: Send + 'static, O: Send + 'static>(
+    pub(crate) async fn call<I: Send + 'static, O: Send + 'static>(
         &self,
         order: Order,
         weight: usize,
@@ -133,86 +135,6 @@ impl LedgerStore {
         self.0.inbox.send(Box::new(Call { order, weight, input, needs, work, output: None, reply })).await?;
         answer.await.unwrap_or_else(|_| Err(StoreError::unknown("the store was closed before it answered")))
     }
-
-    async fn hot(&self, keys: Vec<TaskKey>) -> Result<Vec<Option<Hot>>, StoreError> {
-        self.call(Order::Read, 1, keys, |desk, keys| {
-            let index = &desk.ledger.index;
-            Ok(keys.iter().map(|key| Some(Hot { task: index.task(*key)?, lease: index.lease(*key) })).collect())
-        })
-        .await
-    }
-
-    /// Tasks by key. What is between two lives while we look is looked at again.
-    async fn read(&self, keys: &[TaskKey]) -> Result<Vec<Option<Task>>, StoreError> {
-        let mut tasks: Vec<Option<Task>> = vec![None; keys.len()];
-        let mut open: Vec<usize> = (0..keys.len()).collect();
-        for _ in 0..5 {
-            let wanted: Vec<TaskKey> = open.iter().map(|index| keys[*index]).collect();
-            let hot = self.hot(wanted.clone()).await?;
-            let cold = self.0.archive.cold(wanted).await?;
-            let mut again = Vec::new();
-            for ((index, hot), cold) in open.into_iter().zip(hot).zip(cold) {
-                let Some(cold) = cold else { continue };
-                match archive::task(&self.0.ids, keys[index], cold, hot) {
-                    Some(task) => tasks[index] = Some(task),
-                    None => again.push(index),
-                }
-            }
-            if again.is_empty() {
-                return Ok(tasks);
-            }
-            open = again;
-        }
-        Err(StoreError::not_applied("a task changes faster than it can be read"))
-    }
-
-    async fn candidates(
-        &self,
-        below: TaskKey,
-        filter: &TaskFilter,
-    ) -> Result<(Vec<TaskKey>, Option<TaskKey>), StoreError> {
-        let live_only = !filter.statuses.is_empty() && filter.statuses.iter().all(|status| !status.is_ended());
-        if live_only {
-            return self.call(Order::Read, 1, (below, filter.clone()), live_candidates).await;
-        }
-        self.0.archive.candidates(below, filter.clone(), LIST_CHUNK).await
-    }
-}
-
-/// Live tasks that may match, from memory.
-#[allow(clippy::unnecessary_wraps, reason = "the shape of every call's work")]
-fn live_candidates(
-    desk: &mut Desk<'_>,
-    (below, filter): &(TaskKey, TaskFilter),
-) -> JournalResult<(Vec<TaskKey>, Option<TaskKey>)> {
-    let index = &desk.ledger.index;
-    let mut found = Vec::new();
-    for (looked_at, (key, task)) in index.newest_below(*below).enumerate() {
-        if looked_at >= limits::SCANNED_ROWS || found.len() >= LIST_CHUNK {
-            return Ok((found, Some(TaskKey(key.0 + 1))));
-        }
-        let lane = index.lanes.key(task.lane);
-        let fits = filter.allows_status(task.status)
-            && filter.queue.as_ref().is_none_or(|queue| *queue == lane.queue)
-            && filter.task_type.as_ref().is_none_or(|task_type| *task_type == lane.task_type)
-            && filter.priority.is_none_or(|priority| priority == lane.priority);
-        if fits {
-            found.push(key);
-        }
-    }
-    Ok((found, None))
-}
-
-fn cursor(prefix: char, number: u64, offset: usize) -> Cursor {
-    Cursor(format!("{prefix}{number:x}-{offset:x}"))
-}
-
-fn parse_cursor(prefix: char, cursor: &Cursor) -> Result<(u64, usize), ListError> {
-    let parse = || {
-        let (number, offset) = cursor.0.strip_prefix(prefix)?.split_once('-')?;
-        Some((u64::from_str_radix(number, 16).ok()?, usize::from_str_radix(offset, 16).ok()?))
-    };
-    parse().ok_or(ListError::BadCursor)
 }
 
 /// Gives back what a claim got and nobody took.
@@ -438,7 +360,22 @@ impl Store for LedgerStore {
     }
 
     async fn prune(&self, limit: usize) -> Result<Sweep, StoreError> {
-        self.call(Order::Change, 1, limit, |desk, limit| desk.ledger.prune(desk.journal, *limit)).await
+        let sweep = self.call(Order::Change, 1, limit, |desk, limit| desk.ledger.prune(desk.journal, *limit)).await?;
+        let gone = match self.0.others.day_step(self.now()).await? {
+            DayStep::Nothing => return Ok(sweep),
+            DayStep::More => 0,
+            DayStep::Close(day) => {
+                self.call(Order::Change, 1, day, |desk, day| desk.ledger.close_day(desk.journal, *day)).await?;
+                0
+            }
+            DayStep::Drop(day, ended) => {
+                let work = |desk: &mut Desk<'_>, (day, ended): &(Day, [u64; 8])| {
+                    desk.ledger.drop_day(desk.journal, *day, ended)
+                };
+                self.call(Order::Change, 1, (day, ended), work).await?
+            }
+        };
+        Ok(Sweep { changed: sweep.changed + gone, more: true, ..sweep })
     }
 
     /// One transaction reaches everything here, so no intent is ever left over.
@@ -455,76 +392,19 @@ impl Store for LedgerStore {
     }
 
     async fn get(&self, tasks: Vec<TaskId>) -> Result<Vec<Option<Task>>, StoreError> {
-        let keys: Vec<Option<TaskKey>> = tasks.iter().map(|id| self.0.ids.task_key(*id)).collect();
-        // Somebody may ask for the same task twice.
-        let known: BTreeSet<TaskKey> = keys.iter().flatten().copied().collect();
-        let known: Vec<TaskKey> = known.into_iter().collect();
-        let found: BTreeMap<TaskKey, Option<Task>> = known.iter().copied().zip(self.read(&known).await?).collect();
-        let task = |key: Option<TaskKey>| found.get(&key?).cloned().flatten();
-        // The key alone is not the task: the time in the id must be its time too.
-        Ok(keys.into_iter().zip(tasks).map(|(key, id)| task(key).filter(|task| task.id == id)).collect())
+        self.get_tasks(tasks).await
     }
 
     async fn list(&self, filter: TaskFilter, limit: usize, after: Option<Cursor>) -> Result<Page<Task>, ListError> {
-        let mut below = match &after {
-            Some(cursor) => TaskKey(parse_cursor('t', cursor)?.0),
-            None => TaskKey(u64::MAX >> 1),
-        };
-        let mut items = Vec::new();
-        let mut looked_at = 0;
-        loop {
-            let (keys, rest) = self.candidates(below, &filter).await?;
-            looked_at += keys.len();
-            for (task, key) in self.read(&keys).await?.into_iter().zip(&keys) {
-                let Some(mut task) = task.filter(|task| filter.matches(task)) else { continue };
-                // Lists carry the last failure only.
-                let failures = &mut task.state.failed_attempts;
-                failures.drain(..failures.len().saturating_sub(1));
-                items.push(task);
-                if items.len() == limit {
-                    return Ok(Page { items, next: Some(cursor('t', key.0, 0)) });
-                }
-            }
-            let Some(rest) = rest else { return Ok(Page { items, next: None }) };
-            below = rest;
-            // A short chunk means that as many rows as may be were looked at for it.
-            if looked_at >= limits::SCANNED_ROWS || keys.len() < LIST_CHUNK {
-                return Ok(Page { items, next: Some(cursor('t', below.0, 0)) });
-            }
-        }
+        self.list_tasks(filter, limit, after).await
     }
 
     async fn history(&self, task: TaskId) -> Result<Vec<Event>, StoreError> {
-        let Some(key) = self.0.ids.task_key(task) else { return Ok(Vec::new()) };
-        let hot = self.hot(vec![key]).await?.pop().flatten();
-        let Some(cold) = self.0.archive.cold(vec![key]).await?.pop().flatten() else { return Ok(Vec::new()) };
-        let cold: Cold = cold;
-        let mut events = self.0.archive.events_in(archive::event_nos(&cold, hot.as_ref())).await?;
-        events.retain(|event| event.task_id == task);
-        events.sort_by_key(|event| event.version);
-        events.dedup_by_key(|event| event.version);
-        Ok(events)
+        self.history_of(task).await
     }
 
     async fn events(&self, after: Option<Cursor>, limit: usize) -> Result<Page<Event>, ListError> {
-        let (from, skip) = match &after {
-            Some(cursor) => parse_cursor('e', cursor)?,
-            None => (0, 0),
-        };
-        let mut items = Vec::new();
-        let mut position = (from, skip);
-        for (no, events) in self.0.archive.events_from(from, limit.max(1)).await? {
-            let skip = if no == from { skip } else { 0 };
-            for (offset, event) in events.into_iter().enumerate().skip(skip) {
-                if items.len() == limit {
-                    return Ok(Page { items, next: Some(cursor('e', position.0, position.1)) });
-                }
-                items.push(event);
-                position = (no, offset + 1);
-            }
-        }
-        // A feed has no end: the position is given also when nothing is left for now.
-        Ok(Page { items, next: Some(cursor('e', position.0, position.1)) })
+        self.events_after(after, limit).await
     }
 
     async fn until_ended(&self, task: TaskId) -> Result<(), StoreError> {

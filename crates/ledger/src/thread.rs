@@ -28,6 +28,17 @@ const ITEMS: usize = 8_192;
 pub trait Host<J>: Send + 'static {
     /// A transaction is over, well or badly.
     fn after_batch(&mut self, _: &mut Writer<J>) {}
+    /// Waits until `arrived` is ready, until the time is up, or for no reason.
+    fn wait(&mut self, up_to: Option<Duration>, arrived: &mut dyn FnMut(&mut Context<'_>) -> Poll<()>) {
+        let wakes_us = Waker::from(Arc::new(Unpark(thread::current())));
+        if arrived(&mut Context::from_waker(&wakes_us)).is_ready() {
+            return;
+        }
+        match up_to {
+            None => thread::park(),
+            Some(span) => thread::park_timeout(span),
+        }
+    }
     /// The writer cannot go on as it is. True if that was mended; else the thread ends.
     fn failed(&mut self, writer: &mut Writer<J>, error: &JournalError) -> bool;
     /// The writer thread is about to end, in good order or not, and nobody is served any more.
@@ -73,10 +84,9 @@ pub fn start<J: Journal + 'static, H: Host<J>>(
     thread::Builder::new().name("windlass-writer".into()).spawn(move || {
         let _told_if_it_panics = TellIfPanicking(on_panic);
         let mut arrived = Vec::with_capacity(BATCH);
-        let wakes_us = Waker::from(Arc::new(Unpark(thread::current())));
         let mut close = None;
         while close.is_none()
-            && let Some(due) = wait(&mut receiver, &mut arrived, &writer, &wakes_us)
+            && let Some(due) = wait(&mut receiver, &mut arrived, &writer, &mut host)
         {
             let mut follow = false;
             let mut operations = Vec::with_capacity(arrived.len());
@@ -140,23 +150,23 @@ impl Wake for Unpark {
 }
 
 /// Waits for calls, or until something opens by itself (then the answer is true). `None` when nobody can call any more.
-fn wait<J: Journal>(
+fn wait<J: Journal, H: Host<J>>(
     receiver: &mut mpsc::Receiver<Message>,
     arrived: &mut Vec<Message>,
     writer: &Writer<J>,
-    wakes_us: &Waker,
+    host: &mut H,
 ) -> Option<bool> {
-    let mut context = Context::from_waker(wakes_us);
     loop {
-        match receiver.poll_recv_many(&mut context, arrived, BATCH) {
-            Poll::Ready(0) => return None,
-            Poll::Ready(_) => return Some(false),
-            Poll::Pending => {}
-        }
-        match writer.wake_in() {
-            None => thread::park(),
-            Some(left) if left.is_zero() => return Some(true),
-            Some(left) => thread::park_timeout(left.max(SHORTEST_NAP)),
+        let opens_in = writer.wake_in();
+        let is_due = opens_in.is_some_and(|left| left.is_zero());
+        let nap = opens_in.map(|left| if is_due { left } else { left.max(SHORTEST_NAP) });
+        let mut count = None;
+        host.wait(nap, &mut |context| receiver.poll_recv_many(context, arrived, BATCH).map(|got| count = Some(got)));
+        match count {
+            Some(0) => return None,
+            Some(_) => return Some(false),
+            None if is_due => return Some(true),
+            None => {}
         }
     }
 }

@@ -58,9 +58,9 @@ enum Scenario {
         /// Tasks of a paused type that wait beside
         #[arg(long, default_value_t = 0)]
         paused: usize,
-        /// Hold a transaction open all the while (PostgreSQL)
-        #[arg(long)]
-        hold_open: bool,
+        /// In the end, work for so long beside a transaction that is held open (PostgreSQL)
+        #[arg(long, value_name = "SECONDS")]
+        hold_open: Option<u64>,
         /// Calls per figure
         #[arg(long, default_value_t = 500)]
         rounds: usize,
@@ -134,6 +134,7 @@ async fn main() -> ExitCode {
         Scenario::Blocked { tasks, rounds } => claims::blocked(tasks, rounds).await,
         Scenario::Lanes { rounds } => claims::lanes(rounds).await,
         Scenario::Backlog { store: address, sizes, paused, hold_open, rounds, picture } => {
+            let hold_open = hold_open.map(Duration::from_secs);
             backlog::run(&backlog::Plan { address, sizes, paused, hold_open, rounds }, picture.as_deref()).await
         }
         Scenario::Ordering { keys, per_key } => ordering::run(keys, per_key).await,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use windlass_core::event::{Change, Committed, Observer};
+use windlass_core::fact::Fact;
 
 use crate::metrics::Metrics;
 
@@ -29,6 +30,11 @@ impl Observer for Watch {
                 log(change);
             }
         }
+    }
+
+    /// The node that made a change logs it.
+    fn followed(&self, facts: &[Fact]) {
+        self.metrics.followed(facts);
     }
 }
 

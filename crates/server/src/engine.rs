@@ -139,7 +139,7 @@ impl Engine {
 
     /// How long `position` tasks take at the present rate, if there is one.
     pub fn estimated_wait_seconds(&self, position: u64) -> Option<f64> {
-        let rate = self.metrics.drain_rate();
+        let rate = self.metrics.drain_rate(self.store.now());
         (rate > 0.0).then(|| (position as f64 / rate * 10.0).round() / 10.0)
     }
 }

@@ -17,6 +17,7 @@ mod intake;
 mod json_body;
 mod json_scan;
 mod labels;
+mod lately;
 mod lead;
 mod maintenance;
 mod metrics;

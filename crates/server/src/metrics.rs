@@ -1,8 +1,11 @@
 //! What is counted. Counters are fed by the store's commits (see [`Observer`]), so that
 //! they count what happened and not what was asked for; gauges are read at the scrape.
+//!
+//! Counters are this node's alone, for whoever collects them adds up the nodes. What happened
+//! [`lately`](crate::lately) is of all nodes that share a database.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,6 +14,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use windlass_core::event::{Change, Committed, Observer};
+use windlass_core::fact::Fact;
 use windlass_core::failure::{DecidedBy, ErrorClass};
 use windlass_core::lane::LaneKey;
 use windlass_core::names::TaskType;
@@ -20,20 +24,9 @@ use windlass_core::time::Timestamp;
 use crate::labels::{
     Bounded, Classed, Lane, Reasoned, RequestLabels, Run, Seconds, Shift, StoreCall, TypeLabel, Waiting,
 };
-use crate::outcomes::{Outcomes, Tally, Trend, Trouble};
-use crate::recent::{Flow, Recoveries, Waits, Window, percentiles};
-use crate::unclassified::{Unclassified, UnclassifiedError};
-
-/// What happened lately, for people who look now.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Recent {
-    /// Counts of the last minute.
-    pub flow: Flow,
-    /// Counts of the last hour.
-    pub recoveries: Recoveries,
-    /// p50, p95 and p99 of the time from ready to claimed, over five minutes.
-    pub wait_seconds: [Option<f64>; 3],
-}
+use crate::lately::{Lately, Recent};
+use crate::outcomes::{Tally, Trend, Trouble};
+use crate::unclassified::UnclassifiedError;
 
 /// All counters of a server.
 pub struct Metrics {
@@ -57,8 +50,10 @@ pub struct Metrics {
     requests: Family<RequestLabels, Histogram, Seconds>,
     store_calls: Family<StoreCall, Histogram, Seconds>,
     store_failures: Family<StoreCall, Counter>,
-    /// Claims per second over the last minute, as the bits of a float: read by every submit.
+    /// Claims per second over the last minute, as the bits of a float: read by every submit, and so reckoned only
+    /// once a second.
     drain_rate: AtomicU64,
+    rate_at_second: AtomicI64,
     counted: Mutex<Counted>,
 }
 
@@ -69,12 +64,7 @@ struct Counted {
     latest: Option<(Arc<LaneKey>, Arc<LaneMetrics>)>,
     types: Bounded,
     queues: Bounded,
-    flow: Window<Flow>,
-    recoveries: Window<Recoveries>,
-    waits: Window<Waits>,
-    rate_at_second: i64,
-    outcomes: Outcomes,
-    unclassified: Unclassified,
+    lately: Lately,
 }
 
 /// The counters of one lane, looked up once: the families would hash texts for every task.
@@ -128,17 +118,13 @@ impl Default for Metrics {
             store_calls: family!("windlass_store_op_duration_seconds", "From call to durable answer", seconds),
             store_failures: family!("windlass_store_errors", "Calls that the store could not carry out"),
             drain_rate: AtomicU64::new(0),
+            rate_at_second: AtomicI64::new(0),
             counted: Mutex::new(Counted {
                 lanes: HashMap::new(),
                 latest: None,
                 types: Bounded::default(),
                 queues: Bounded::default(),
-                flow: Window::new(60, 1),
-                recoveries: Window::new(60, 60),
-                waits: Window::new(10, 30),
-                rate_at_second: 0,
-                outcomes: Outcomes::default(),
-                unclassified: Unclassified::default(),
+                lately: Lately::default(),
             }),
             registry,
         }
@@ -152,7 +138,12 @@ impl Metrics {
     }
 
     /// Tasks that leave the queues per second.
-    pub fn drain_rate(&self) -> f64 {
+    pub fn drain_rate(&self, now: Timestamp) -> f64 {
+        let second = now.as_micros() / 1_000_000;
+        if self.rate_at_second.swap(second, Ordering::Relaxed) != second {
+            let rate = self.counted().lately.drain_rate(now);
+            self.drain_rate.store(rate.to_bits(), Ordering::Relaxed);
+        }
         f64::from_bits(self.drain_rate.load(Ordering::Relaxed))
     }
 
@@ -189,40 +180,27 @@ impl Metrics {
 
     /// What happened lately.
     pub fn recent(&self, now: Timestamp) -> Recent {
-        let counted = self.counted();
-        let mut recent = Recent::default();
-        for flow in counted.flow.recent(now) {
-            recent.flow.enqueued += flow.enqueued;
-            recent.flow.claimed += flow.claimed;
-            recent.flow.completed += flow.completed;
-            recent.flow.failed += flow.failed;
-        }
-        for recoveries in counted.recoveries.recent(now) {
-            recent.recoveries.lease_expiries += recoveries.lease_expiries;
-            recent.recoveries.timeouts += recoveries.timeouts;
-        }
-        recent.wait_seconds = percentiles(counted.waits.recent(now), [0.5, 0.95, 0.99]);
-        recent
+        self.counted().lately.recent(now)
     }
 
     /// How tasks ended within a window, by type.
     pub fn tallies(&self, window: Duration, now: Timestamp) -> BTreeMap<String, Tally> {
-        self.counted().outcomes.tallies(window, now)
+        self.counted().lately.tallies(window, now)
     }
 
     /// Types in trouble lately.
     pub fn troubles(&self, now: Timestamp) -> BTreeMap<String, Trouble> {
-        self.counted().outcomes.troubles(now)
+        self.counted().lately.troubles(now)
     }
 
     /// What came and went in the last minutes.
     pub fn trend(&self, now: Timestamp) -> Trend {
-        self.counted().outcomes.trend(now)
+        self.counted().lately.trend(now)
     }
 
     /// Errors that nothing put in a class since the start, the most frequent first.
     pub fn unclassified(&self) -> Vec<UnclassifiedError> {
-        self.counted().unclassified.list()
+        self.counted().lately.unclassified()
     }
 
     /// A queue name as a label: the name, or `other` once there are too many.
@@ -279,25 +257,18 @@ impl Metrics {
 
     fn count(&self, counted: &mut Counted, committed: &Committed) {
         let lane = self.lane(counted, &committed.lane);
-        counted.outcomes.count(&lane.task_type, committed);
-        let at = committed.event.at;
-        if let Some(note) = &committed.failure
-            && note.decided_by == DecidedBy::Nobody
-        {
+        counted.lately.count(&lane.task_type, &Fact::of(committed));
+        if committed.failure.as_ref().is_some_and(|note| note.decided_by == DecidedBy::Nobody) {
             self.unclassified.get_or_create(&TypeLabel { r#type: lane.task_type.clone() }).inc();
-            counted.unclassified.add(&committed.lane.task_type, note, at);
         }
         let of_lane = || Lane { queue: lane.queue.clone(), r#type: lane.task_type.clone() };
         match &committed.event.change {
             Change::Submitted { .. } => {
                 lane.enqueued.inc();
-                counted.flow.slot(at).enqueued += 1;
             }
             Change::Claimed { .. } => {
-                counted.flow.slot(at).claimed += 1;
                 if let Some(waited) = committed.waited {
                     lane.wait.observe(waited.as_secs_f64());
-                    counted.waits.slot(at).add(waited.as_secs_f64());
                 }
                 if let Some(ahead_of) = committed.ahead_of {
                     let shift = Shift { from: lane.priority.clone(), to: ahead_of.to_string() };
@@ -306,20 +277,19 @@ impl Metrics {
             }
             Change::Completed => {
                 lane.completed.inc();
-                counted.flow.slot(at).completed += 1;
                 lane.completed_total.observe(committed.age.as_secs_f64());
                 if let Some(ran) = committed.ran {
                     lane.completed_duration.observe(ran.as_secs_f64());
                 }
             }
             Change::Retrying { class, .. } => {
-                self.count_failure(counted, &lane, committed, *class);
+                self.count_failure(&lane, committed, *class);
                 self.retried.get_or_create(&lane.classed(*class)).inc();
             }
-            Change::Lapsed { .. } => self.count_failure(counted, &lane, committed, ErrorClass::WorkerLost),
+            Change::Lapsed { .. } => self.count_failure(&lane, committed, ErrorClass::WorkerLost),
             Change::Failed { reason, class, .. } => {
                 if committed.from == Some(Status::Executing) {
-                    self.count_failure(counted, &lane, committed, class.unwrap_or(ErrorClass::Unknown));
+                    self.count_failure(&lane, committed, class.unwrap_or(ErrorClass::Unknown));
                 }
                 if *reason == windlass_core::failure::EndReason::Expired {
                     self.expired.get_or_create(&of_lane()).inc();
@@ -328,7 +298,7 @@ impl Metrics {
             }
             Change::DeadLettered { reason, class, .. } => {
                 if committed.from == Some(Status::Executing) {
-                    self.count_failure(counted, &lane, committed, class.unwrap_or(ErrorClass::Unknown));
+                    self.count_failure(&lane, committed, class.unwrap_or(ErrorClass::Unknown));
                 }
                 self.dead_lettered.get_or_create(&lane.reasoned(reason.as_str())).inc();
                 self.count_end(&lane, committed);
@@ -347,16 +317,10 @@ impl Metrics {
         }
     }
 
-    fn count_failure(&self, counted: &mut Counted, lane: &LaneMetrics, committed: &Committed, class: ErrorClass) {
-        let at = committed.event.at;
+    fn count_failure(&self, lane: &LaneMetrics, committed: &Committed, class: ErrorClass) {
         self.failed.get_or_create(&lane.classed(class)).inc();
-        counted.flow.slot(at).failed += 1;
         if class == ErrorClass::WorkerLost {
             self.lease_expired.get_or_create(&TypeLabel { r#type: lane.task_type.clone() }).inc();
-            counted.recoveries.slot(at).lease_expiries += 1;
-        }
-        if class == ErrorClass::Timeout {
-            counted.recoveries.slot(at).timeouts += 1;
         }
         if let Some(ran) = committed.ran {
             self.duration.get_or_create(&lane.run("failed")).observe(ran.as_secs_f64());
@@ -365,16 +329,6 @@ impl Metrics {
 
     fn count_end(&self, lane: &LaneMetrics, committed: &Committed) {
         self.total.get_or_create(&lane.run(committed.to.as_str())).observe(committed.age.as_secs_f64());
-    }
-
-    /// Renews the drain rate at most once a second.
-    fn renew_rate(&self, counted: &mut Counted, now: Timestamp) {
-        let second = now.as_micros() / 1_000_000;
-        if second != counted.rate_at_second {
-            counted.rate_at_second = second;
-            let claimed: u64 = counted.flow.recent(now).map(|flow| flow.claimed).sum();
-            self.drain_rate.store((claimed as f64 / 60.0).to_bits(), Ordering::Relaxed);
-        }
     }
 }
 
@@ -399,8 +353,19 @@ impl Observer for Metrics {
         for change in changes {
             self.count(&mut counted, change);
         }
-        if let Some(last) = changes.last() {
-            self.renew_rate(&mut counted, last.event.at);
+    }
+
+    /// What other nodes did is in their counters, and must not be in these.
+    fn followed(&self, facts: &[Fact]) {
+        let Counted { types, lately, .. } = &mut *self.counted();
+        // Facts of one type mostly follow each other.
+        let mut latest: Option<(&TaskType, String)> = None;
+        for fact in facts {
+            let (_, label) = match latest.take() {
+                Some(known) if known.0 == &fact.task_type => latest.insert(known),
+                _ => latest.insert((&fact.task_type, types.label(fact.task_type.as_str()))),
+            };
+            lately.count(label, fact);
         }
     }
 }

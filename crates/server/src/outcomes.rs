@@ -1,13 +1,14 @@
 //! How tasks ended lately, by type, in slots of a quarter of an hour: what the retry
-//! statistics and the findings are made of. Fed by commits, never by counting rows; begins
-//! with the start of the process.
+//! statistics and the findings are made of. Fed by what nodes commit, never by counting rows;
+//! begins with the start of the process.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use windlass_core::event::{Change, Committed, FailureNote};
-use windlass_core::failure::{EndReason, ErrorClass};
+use windlass_core::event::FailureNote;
+use windlass_core::fact::{Fact, Happened};
+use windlass_core::failure::ErrorClass;
 use windlass_core::ids::TaskId;
 use windlass_core::status::Status;
 use windlass_core::time::Timestamp;
@@ -82,18 +83,18 @@ impl Tally {
         self.unclassified += other.unclassified;
     }
 
-    fn count_end(&mut self, attempt: u32, to: Status) {
-        let slot = match to {
+    fn count_ends(&mut self, fact: &Fact) {
+        let slot = match fact.to {
             Status::Completed => &mut self.succeeded,
             Status::Failed => &mut self.failed,
             Status::DeadLetter => &mut self.dead_lettered,
             Status::Blocked | Status::Scheduled | Status::Queued | Status::Executing | Status::Cancelled => return,
         };
-        *slot += 1;
-        self.attempts += u64::from(attempt);
-        if attempt > 1 {
-            self.ended_after_retry += 1;
-            self.succeeded_after_retry += u64::from(to == Status::Completed);
+        *slot += fact.count;
+        self.attempts += u64::from(fact.attempts) * fact.count;
+        if fact.attempts > 1 {
+            self.ended_after_retry += fact.count;
+            self.succeeded_after_retry += if fact.to == Status::Completed { fact.count } else { 0 };
         }
     }
 }
@@ -106,9 +107,26 @@ fn ratio(part: u64, whole: u64) -> Option<f64> {
 #[derive(Clone, Debug, Default)]
 struct TypeOutcomes {
     slots: VecDeque<(i64, Tally)>,
-    poison_pill: Option<TaskId>,
-    code_bug: Option<Arc<FailureNote>>,
-    unclassified: Option<Arc<FailureNote>>,
+    poison_pill: Option<Latest<TaskId>>,
+    code_bug: Option<Latest<Arc<FailureNote>>>,
+    unclassified: Option<Latest<Arc<FailureNote>>>,
+}
+
+/// The last of something that goes wrong, and when that began after a time without it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Latest<T> {
+    /// The last.
+    pub last: T,
+    /// When the first of them was.
+    pub since: Timestamp,
+}
+
+impl<T> Latest<T> {
+    /// Takes another; `before` is how many there were lately.
+    fn note(latest: &mut Option<Self>, last: T, before: u64, at: Timestamp) {
+        let since = latest.as_ref().filter(|_| before > 0).map_or(at, |latest| latest.since);
+        *latest = Some(Self { last, since });
+    }
 }
 
 fn slot_number(at: Timestamp) -> i64 {
@@ -154,15 +172,15 @@ pub struct Trouble {
     /// Poison pills of the last day.
     pub poison_pills: u64,
     /// The last of them.
-    pub poison_pill: Option<TaskId>,
+    pub poison_pill: Option<Latest<TaskId>>,
     /// Failures in a broken handler in the last hour.
     pub code_bugs: u64,
     /// What was said of the last.
-    pub code_bug: Option<Arc<FailureNote>>,
+    pub code_bug: Option<Latest<Arc<FailureNote>>>,
     /// Failures of the last hour that nothing put in a class.
     pub unclassified: u64,
     /// What was said of the last.
-    pub unclassified_error: Option<Arc<FailureNote>>,
+    pub unclassified_error: Option<Latest<Arc<FailureNote>>>,
 }
 
 /// How tasks of all types ended lately.
@@ -179,18 +197,16 @@ impl Default for Outcomes {
 }
 
 impl Outcomes {
-    /// Counts a change of a task whose type has this label.
-    pub fn count(&mut self, label: &str, committed: &Committed) {
-        let at = committed.event.at;
-        let was_live = committed.from.is_some_and(|from| !from.is_ended());
-        let is_live = !committed.to.is_ended();
-        if was_live != is_live {
-            let trend = self.trend.slot(at);
-            trend.entered += u64::from(is_live);
-            trend.left += u64::from(was_live);
+    /// Counts changes of tasks whose type has this label.
+    pub fn count(&mut self, label: &str, fact: &Fact) {
+        let (entered, left) = fact.entered_and_left();
+        if entered + left > 0 {
+            let trend = self.trend.slot(fact.at);
+            trend.entered += entered;
+            trend.left += left;
         }
         // Most changes are claims and the like, which end nothing.
-        if committed.from != Some(Status::Executing) {
+        if fact.from != Some(Status::Executing) {
             return;
         }
         // Twice looked up, so that a known type costs no copy of its name.
@@ -198,7 +214,7 @@ impl Outcomes {
             self.types.insert(label.to_owned(), TypeOutcomes::default());
         }
         if let Some(outcomes) = self.types.get_mut(label) {
-            outcomes.count_attempt(committed);
+            outcomes.count_attempts(fact);
         }
     }
 
@@ -226,34 +242,38 @@ impl Outcomes {
 }
 
 impl TypeOutcomes {
-    /// Counts the end of an attempt.
-    fn count_attempt(&mut self, committed: &Committed) {
-        let at = committed.event.at;
-        let tally = self.slot(at);
-        tally.count_end(committed.attempt, committed.to);
-        match &committed.event.change {
-            Change::Retrying { .. } => tally.retried += 1,
-            Change::DeadLettered { reason: EndReason::PoisonPill, .. }
-            | Change::Failed { reason: EndReason::PoisonPill, .. } => {
-                tally.poison_pills += 1;
-                self.poison_pill = Some(committed.event.task_id);
+    /// Counts ends of attempts.
+    fn count_attempts(&mut self, fact: &Fact) {
+        let tally = self.slot(fact.at);
+        tally.count_ends(fact);
+        match fact.happened {
+            Happened::Retried(_) => tally.retried += fact.count,
+            Happened::Poisoned(_, task) => {
+                let before = self.tally(POISON_WINDOW, fact.at).poison_pills;
+                self.slot(fact.at).poison_pills += fact.count;
+                Latest::note(&mut self.poison_pill, task, before, fact.at);
             }
-            _ => {}
+            Happened::Submitted
+            | Happened::Claimed { .. }
+            | Happened::Completed
+            | Happened::Failed(_)
+            | Happened::Other => {}
         }
-        if let Some(failure) = &committed.failure {
-            self.count_failure(failure, at);
+        if let Some(failure) = &fact.failure {
+            self.count_failures(failure, fact);
         }
     }
 
-    fn count_failure(&mut self, failure: &Arc<FailureNote>, at: Timestamp) {
+    fn count_failures(&mut self, failure: &Arc<FailureNote>, fact: &Fact) {
+        let before = self.tally(TROUBLE_WINDOW, fact.at);
         match failure.class {
             ErrorClass::CodeBug => {
-                self.slot(at).code_bugs += 1;
-                self.code_bug = Some(Arc::clone(failure));
+                self.slot(fact.at).code_bugs += fact.count;
+                Latest::note(&mut self.code_bug, Arc::clone(failure), before.code_bugs, fact.at);
             }
             ErrorClass::Unknown => {
-                self.slot(at).unclassified += 1;
-                self.unclassified = Some(Arc::clone(failure));
+                self.slot(fact.at).unclassified += fact.count;
+                Latest::note(&mut self.unclassified, Arc::clone(failure), before.unclassified, fact.at);
             }
             ErrorClass::Transient
             | ErrorClass::RateLimited
@@ -268,7 +288,7 @@ impl TypeOutcomes {
         let lately = self.tally(TROUBLE_WINDOW, now);
         Trouble {
             poison_pills: self.tally(POISON_WINDOW, now).poison_pills,
-            poison_pill: self.poison_pill,
+            poison_pill: self.poison_pill.clone(),
             code_bugs: lately.code_bugs,
             code_bug: self.code_bug.clone(),
             unclassified: lately.unclassified,
@@ -280,8 +300,8 @@ impl TypeOutcomes {
 #[cfg(test)]
 mod tests {
     use windlass_core::actor::Actor;
-    use windlass_core::event::Event;
-    use windlass_core::failure::DecidedBy;
+    use windlass_core::event::{Change, Committed, Event};
+    use windlass_core::failure::{DecidedBy, EndReason};
     use windlass_core::ids::{IdCodec, TaskKey};
     use windlass_core::lane::LaneKey;
     use windlass_core::names::{CapabilitySet, QueueName, TaskType};
@@ -337,7 +357,7 @@ mod tests {
             dead(EndReason::RejectedByOperator, Status::Queued, minute(0)),
             committed(Change::Discarded { note: None }, Some(Status::DeadLetter), Status::Failed, 3, minute(0)),
         ] {
-            outcomes.count("t", &change);
+            outcomes.count("t", &Fact::of(&change));
         }
         let tally = outcomes.tallies(Duration::from_mins(15), minute(1))["t"];
         assert_eq!((tally.total(), tally.succeeded, tally.failed, tally.dead_lettered, tally.retried), (3, 2, 0, 1, 1));
@@ -348,30 +368,33 @@ mod tests {
     #[test]
     fn windows_slide() {
         let mut outcomes = Outcomes::default();
-        outcomes.count("t", &completed(1, minute(0)));
-        outcomes.count("t", &completed(1, minute(60)));
+        outcomes.count("t", &Fact::of(&completed(1, minute(0))));
+        outcomes.count("t", &Fact::of(&completed(1, minute(60))));
         let total = |outcomes: &Outcomes, minutes, at| {
             outcomes.tallies(Duration::from_mins(minutes), minute(at)).get("t").map_or(0, Tally::total)
         };
         assert_eq!((total(&outcomes, 15, 60), total(&outcomes, 120, 60)), (1, 2));
         assert_eq!(total(&outcomes, 7 * 24 * 60, 8 * 24 * 60), 0);
-        outcomes.count("t", &completed(1, minute(8 * 24 * 60)));
+        outcomes.count("t", &Fact::of(&completed(1, minute(8 * 24 * 60))));
         assert_eq!(outcomes.types["t"].slots.len(), 1);
     }
 
     #[test]
     fn troubles_are_remembered_for_a_while() {
         let mut outcomes = Outcomes::default();
-        outcomes.count("t", &dead(EndReason::PoisonPill, Status::Executing, minute(0)));
+        outcomes.count("t", &Fact::of(&dead(EndReason::PoisonPill, Status::Executing, minute(0))));
         let mut broken = dead(EndReason::PermanentError, Status::Executing, minute(0));
         let note = |class| FailureNote { class, decided_by: DecidedBy::Nobody, code: None, message: "odd".to_owned() };
         broken.failure = Some(Arc::new(note(ErrorClass::CodeBug)));
-        outcomes.count("t", &broken);
+        outcomes.count("t", &Fact::of(&broken));
         broken.failure = Some(Arc::new(note(ErrorClass::Unknown)));
-        outcomes.count("t", &broken);
+        outcomes.count("t", &Fact::of(&broken));
         let trouble = outcomes.troubles(minute(1)).remove("t").expect("trouble");
         assert_eq!((trouble.poison_pills, trouble.code_bugs, trouble.unclassified), (1, 1, 1));
-        assert_eq!(trouble.code_bug.map(|note| note.message.clone()).as_deref(), Some("odd"));
+        assert_eq!(
+            trouble.code_bug.map(|bug| (bug.last.message.clone(), bug.since)),
+            Some(("odd".to_owned(), minute(0)))
+        );
         let later = outcomes.troubles(minute(120)).remove("t").expect("trouble");
         assert_eq!((later.poison_pills, later.code_bugs), (1, 0));
         assert!(outcomes.troubles(minute(26 * 60)).is_empty());
@@ -381,11 +404,11 @@ mod tests {
     fn the_trend_counts_who_comes_and_goes() {
         let mut outcomes = Outcomes::default();
         let submitted = Change::Submitted { status: Status::Queued, run_at: minute(0) };
-        outcomes.count("t", &committed(submitted.clone(), None, Status::Queued, 0, minute(0)));
-        outcomes.count("t", &committed(submitted, None, Status::Queued, 0, minute(0)));
-        outcomes.count("t", &completed(1, minute(1)));
+        outcomes.count("t", &Fact::of(&committed(submitted.clone(), None, Status::Queued, 0, minute(0))));
+        outcomes.count("t", &Fact::of(&committed(submitted, None, Status::Queued, 0, minute(0))));
+        outcomes.count("t", &Fact::of(&completed(1, minute(1))));
         let discarded = Change::Discarded { note: None };
-        outcomes.count("t", &committed(discarded, Some(Status::DeadLetter), Status::Failed, 3, minute(1)));
+        outcomes.count("t", &Fact::of(&committed(discarded, Some(Status::DeadLetter), Status::Failed, 3, minute(1))));
         assert_eq!(outcomes.trend(minute(1)), Trend { entered: 2, left: 1, seconds: 300 });
     }
 }

@@ -62,7 +62,7 @@ codes! {
     PayloadTooDeep, "payload_too_deep", BAD_REQUEST, "The JSON is nested too deeply",
         "The body has more than 64 levels of arrays and objects.";
     TaskNotFound, "task_not_found", NOT_FOUND, "There is no such task",
-        "No task has this id, or it was deleted after its retention, or (under `/api/v1/dlq`) it is no dead letter.";
+        "No task has this id, or it is past its retention, or (under `/api/v1/dlq`) it is no dead letter.";
     WorkerNotFound, "worker_not_found", NOT_FOUND, "There is no such worker",
         "The worker never registered, deregistered, or was forgotten after a long silence. Register again.";
     QueueNotFound, "queue_not_found", NOT_FOUND, "There is no such queue",

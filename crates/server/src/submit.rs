@@ -342,7 +342,7 @@ pub fn refused_submit(engine: &Engine, error: SubmitError, is_batch: bool) -> Pr
             (Problem::new(Code::IdempotencyKeyReused, detail).on_field("idempotency_key"), index)
         }
         SubmitError::QueueFull { index, depth, bound, .. } => {
-            let seconds = drain_seconds(engine.metrics.drain_rate(), depth.saturating_sub(bound) + 1);
+            let seconds = drain_seconds(engine.metrics.drain_rate(engine.store.now()), depth.saturating_sub(bound) + 1);
             (Problem::new(Code::QueueFull, detail).retry_after(seconds), index)
         }
         SubmitError::TooManyLanes { index, .. } => {

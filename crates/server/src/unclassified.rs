@@ -4,13 +4,12 @@ use std::collections::HashMap;
 
 use windlass_core::analysis::normalise;
 use windlass_core::event::FailureNote;
+use windlass_core::fact::MESSAGE_BYTES;
 use windlass_core::names::{TaskType, cut};
 use windlass_core::time::Timestamp;
 
 /// Kinds of errors that are remembered; the one not seen for longest makes room.
 const KINDS: usize = 200;
-/// How much of a message is kept as a sample.
-const SAMPLE_BYTES: usize = 1_024;
 
 /// One kind of error.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,16 +44,18 @@ struct Tally {
 pub struct Unclassified(HashMap<Kind, Tally>);
 
 impl Unclassified {
-    /// Counts an error.
-    pub fn add(&mut self, task_type: &TaskType, note: &FailureNote, at: Timestamp) {
-        let kind = Kind { task_type: task_type.clone(), code: note.code.clone(), message: normalise(&note.message) };
+    /// Counts so many errors of one kind, of which this is the last.
+    pub fn add(&mut self, task_type: &TaskType, note: &FailureNote, count: u64, at: Timestamp) {
+        // Cut first: other nodes are not told more of it, and must find the same kind.
+        let sample = cut(note.message.clone(), MESSAGE_BYTES);
+        let kind = Kind { task_type: task_type.clone(), code: note.code.clone(), message: normalise(&sample) };
         if !self.0.contains_key(&kind) && self.0.len() >= KINDS {
             self.make_room();
         }
         let tally = self.0.entry(kind).or_insert_with(|| Tally { count: 0, last_seen: at, sample: String::new() });
-        tally.count += 1;
+        tally.count += count;
         tally.last_seen = at;
-        tally.sample = cut(note.message.clone(), SAMPLE_BYTES);
+        tally.sample = sample;
     }
 
     fn make_room(&mut self) {
@@ -100,9 +101,9 @@ mod tests {
     fn the_same_kind_is_counted_together() {
         let task_type = TaskType::new("t").expect("a name");
         let mut errors = Unclassified::default();
-        errors.add(&task_type, &note(None, "user 1 is gone"), Timestamp::from_micros(1));
-        errors.add(&task_type, &note(None, "user 27 is gone"), Timestamp::from_micros(2));
-        errors.add(&task_type, &note(Some("x"), "user 1 is gone"), Timestamp::from_micros(3));
+        errors.add(&task_type, &note(None, "user 1 is gone"), 1, Timestamp::from_micros(1));
+        errors.add(&task_type, &note(None, "user 27 is gone"), 1, Timestamp::from_micros(2));
+        errors.add(&task_type, &note(Some("x"), "user 1 is gone"), 1, Timestamp::from_micros(3));
         let list = errors.list();
         assert_eq!(list.len(), 2);
         assert_eq!((list[0].count, list[0].message.as_str()), (2, "user 27 is gone"));
@@ -115,7 +116,7 @@ mod tests {
         let mut errors = Unclassified::default();
         for n in 0..KINDS + 50 {
             let code = format!("c{n}");
-            errors.add(&task_type, &note(Some(&code), "x"), Timestamp::from_micros(n as i64));
+            errors.add(&task_type, &note(Some(&code), "x"), 1, Timestamp::from_micros(n as i64));
         }
         let list = errors.list();
         assert_eq!(list.len(), KINDS);

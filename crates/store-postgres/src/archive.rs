@@ -23,7 +23,7 @@ use crate::migrate::in_schema;
 use crate::pool::{Param, Pool};
 use crate::read::{Query, query_all};
 use crate::rows::{self, Names, Rows, get};
-use crate::sql::Statements;
+use crate::sql::{NOT_GONE, Statements};
 
 /// The reading side of the database.
 pub struct PostgresArchive {
@@ -110,7 +110,7 @@ impl PostgresArchive {
         let filters = Filters::of(filter);
         let (sql, values) = filters.sql(look, &from, &below, limit);
         let params: Vec<Param<'_>> = values.iter().map(|(value, of)| (*value, of.clone())).collect();
-        let rows = self.ad_hoc(&sql, &params).await?;
+        let rows = self.ad_hoc(&in_schema(&sql, &self.schema), &params).await?;
         let keys: Vec<TaskKey> = rows.iter().map(|row| rows::key(row, 0)).collect::<Rows<_>>()?;
         if keys.len() == limit {
             let rest = keys.last().copied();
@@ -136,7 +136,10 @@ impl PostgresArchive {
             let filters = Filters::of(&filter);
             // Without statuses, so that nothing but the bound is a parameter.
             let look = if look == Look::Ended { Look::All } else { look };
-            (filters.sql(look, &from, below, 50).0, vec![(below as &(dyn ToSql + Sync), Type::INT8)])
+            (
+                in_schema(&filters.sql(look, &from, below, 50).0, &self.schema),
+                vec![(below as &(dyn ToSql + Sync), Type::INT8)],
+            )
         };
         looks.into_iter().map(sql).collect()
     }
@@ -168,13 +171,14 @@ impl Look {
 
     fn from(self) -> String {
         const COLUMNS: &str = "key, queue, task_type, priority, tenant, created_at";
+        const NOT_ENDED: &str = "NULL::smallint AS status, NULL::integer AS drop_day";
         match self {
-            Self::Dead => format!("SELECT {COLUMNS}, status FROM :schema.ended WHERE drop_day = -1"),
-            Self::Ended => format!("SELECT {COLUMNS}, status FROM :schema.ended"),
-            Self::Live => format!("SELECT {COLUMNS}, NULL::smallint AS status FROM :schema.live"),
+            Self::Dead => format!("SELECT {COLUMNS}, status, drop_day FROM :schema.ended WHERE drop_day = -1"),
+            Self::Ended => format!("SELECT {COLUMNS}, status, drop_day FROM :schema.ended"),
+            Self::Live => format!("SELECT {COLUMNS}, {NOT_ENDED} FROM :schema.live"),
             Self::All => format!(
-                "SELECT {COLUMNS}, NULL::smallint AS status FROM :schema.live
-                UNION ALL SELECT {COLUMNS}, status FROM :schema.ended"
+                "SELECT {COLUMNS}, {NOT_ENDED} FROM :schema.live
+                UNION ALL SELECT {COLUMNS}, status, drop_day FROM :schema.ended"
             ),
         }
     }
@@ -209,7 +213,8 @@ impl<'a> Filters<'a> {
     /// The newest rows, up to a bound, and of those the ones that match: it stops as soon as there are enough.
     fn sql<'b>(&'b self, look: Look, from: &str, below: &'b i64, limit: usize) -> (String, Values<'b>) {
         let mut values: Values<'b> = vec![(below, Type::INT8)];
-        let mut conditions = Vec::new();
+        // Not inside, where it would lead the planner astray.
+        let mut conditions = vec![format!("(drop_day IS NULL OR {NOT_GONE})")];
         let mut also = |condition: &str, value: &'b (dyn ToSql + Sync), of: Type| {
             values.push((value, of));
             conditions.push(condition.replace('?', &format!("${}", values.len())));
@@ -235,7 +240,7 @@ impl<'a> Filters<'a> {
         if look == Look::Ended {
             also("status = ANY(?)", &self.statuses, Type::INT2_ARRAY);
         }
-        let wanted = if conditions.is_empty() { "true".to_owned() } else { conditions.join(" AND ") };
+        let wanted = conditions.join(" AND ");
         let sql = format!(
             "SELECT key FROM (SELECT * FROM ({from}) t WHERE key < $1 ORDER BY key DESC LIMIT {}) s
             WHERE {wanted} LIMIT {limit}",

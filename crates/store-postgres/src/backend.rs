@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_postgres::Row;
@@ -21,17 +22,21 @@ use windlass_core::status::Status;
 use windlass_core::store::InboxItem;
 use windlass_core::time::Timestamp;
 use windlass_ledger::archive::Archive;
+use windlass_ledger::days::{DayState, DayStep};
 use windlass_ledger::journal::{KeyRow, KeyScope};
 
 use crate::archive::PostgresArchive;
-use crate::commit::{Batch, Frame, commit};
+use crate::batch::Batch;
+use crate::commit::{Frame, commit};
+use crate::days::Walks;
 use crate::error::{OpenError, failed};
 use crate::listen::{Hinting, Hints, listen};
 use crate::load::{entry, load};
 use crate::migrate::migrate;
 use crate::options::{PostgresOptions, Target};
+use crate::partitions::last_day_over;
 use crate::pieces::Pieces;
-use crate::pool::{Connection, Connector, Param, Pool};
+use crate::pool::{Connection, Connector, FIXED_PLANS_HERE, For, Param, Pool};
 use crate::prune::PruneFrom;
 use crate::read::{Query, query_all, read};
 use crate::rows::{self, Rows, get};
@@ -41,6 +46,8 @@ use crate::sql::Statements;
 const SERVER_VERSION: i32 = 130_000;
 /// Beyond what a statement may take by the server's clock: for the way there and back.
 const GRACE: Duration = Duration::from_secs(1);
+/// Connections of whoever commits: one holds the turn while another reads.
+const WRITERS: usize = 2;
 /// Looking for expired tasks begins this long before where the last look ended: clocks of nodes differ a little.
 const LOOK_BACK_US: i64 = 3600 * 1_000_000;
 
@@ -50,10 +57,14 @@ pub struct PostgresBackend {
     pub(crate) secret: [u8; 16],
     pub(crate) sql: Arc<Statements>,
     pieces: Pieces,
-    /// The connection that writes.
+    /// Of whoever decides and commits, and of nobody else.
     writers: Pool,
     pub(crate) readers: Arc<Pool>,
+    /// Where what nobody waits for is done.
+    threads: Handle,
     archive: Arc<PostgresArchive>,
+    /// Makes the connections that read everything at start.
+    loader: Connector,
     /// What begins a transaction, and what begins one that waits for its turn.
     begin: String,
     begin_turn: String,
@@ -65,6 +76,7 @@ pub struct PostgresBackend {
     /// Days that have a partition.
     days: Mutex<HashSet<i32>>,
     pub(crate) prune_from: PruneFrom,
+    pub(crate) walks: Walks,
     poll_interval: Duration,
     slow_poll_interval: Duration,
     answer_in: Duration,
@@ -82,15 +94,16 @@ impl PostgresBackend {
         };
         let answer_in = options.statement_timeout + GRACE;
         let schema = options.schema.clone();
-        let connector = || Connector::new(target.clone(), &options);
-        let writers = Pool::new(connector()?, 2, answer_in);
-        let readers = Pool::new(connector()?, options.readers.max(1), answer_in);
-        let archive = Pool::new(Connector::new(reading, &options)?, options.readers.max(1), answer_in);
+        let connector = || Connector::new(target.clone(), &options, For::Work);
+        let writers = Pool::new(connector()?, WRITERS, answer_in);
+        let readers = Pool::new(connector()?.for_all(), options.readers.max(1), answer_in);
+        let archive =
+            Pool::new(Connector::new(reading, &options, For::Looks)?.for_all(), options.readers.max(1), answer_in);
 
-        let connection = writers.get().await?;
-        check_server(&connection, writers.name()).await?;
-        migrate(&connection, writers.name(), &options).await?;
-        let secret = secret(&connection, writers.name(), &schema).await?;
+        let connection = readers.get().await?;
+        check_server(&connection, readers.name()).await?;
+        migrate(&connection, readers.name(), &options).await?;
+        let secret = secret(&connection, readers.name(), &schema).await?;
         connection.give_back();
 
         let mut own = [0; 8];
@@ -98,7 +111,7 @@ impl PostgresBackend {
         let hints = Hints::new(u64::from_le_bytes(own));
         let listener = match listening.filter(|_| options.listen) {
             Some(target) => {
-                let connector = Connector::new(target, &options)?;
+                let connector = Connector::new(target, &options, For::Work)?;
                 Some(tokio::spawn(listen(connector, schema.clone(), Arc::clone(&hints))).abort_handle())
             }
             None => None,
@@ -107,11 +120,13 @@ impl PostgresBackend {
         Ok(Self {
             secret,
             sql: Arc::new(Statements::new(&schema)),
+            loader: Connector::new(target, &options, For::Looks)?,
             pieces: Pieces::new(&schema),
             writers,
             readers: Arc::new(readers),
             archive: Arc::new(PostgresArchive::new(archive, schema.clone(), answer_in)),
             schema,
+            threads: Handle::current(),
             begin,
             begin_turn,
             turn: Mutex::default(),
@@ -120,6 +135,7 @@ impl PostgresBackend {
             listener,
             days: Mutex::default(),
             prune_from: PruneFrom::default(),
+            walks: Walks::default(),
             poll_interval: options.poll_interval,
             slow_poll_interval: options.slow_poll_interval,
             answer_in,
@@ -210,7 +226,7 @@ impl PostgresBackend {
         let (hinting, hints) = (Arc::clone(&self.hinting), Arc::clone(&self.hints));
         let (pool, sql, channel) = (Arc::clone(&self.readers), Arc::clone(&self.sql), self.schema.clone());
         let answer_in = self.answer_in;
-        tokio::spawn(async move {
+        self.threads.spawn(async move {
             let Some(no) = hinting.trailing().await else { return };
             let message = hints.message(no);
             let Ok(connection) = pool.get().await else { return };
@@ -239,7 +255,7 @@ fn begins(options: &PostgresOptions, pooled: bool) -> (String, String) {
         begin.push_str(&format!(
             "; SET LOCAL statement_timeout = {statement}; SET LOCAL lock_timeout = {lock}; \
              SET LOCAL idle_in_transaction_session_timeout = {lock}; SET LOCAL synchronous_commit = on; \
-             SET LOCAL random_page_cost = 1.1; SET LOCAL jit = off"
+             {FIXED_PLANS_HERE}"
         ));
     }
     let begin_turn = format!("{begin}; SELECT pg_advisory_xact_lock({})", turn_key(&options.schema));
@@ -315,8 +331,9 @@ impl Backend for PostgresBackend {
 
     async fn load(&self) -> Result<Snapshot, BackendError> {
         self.prune_from.expired.store(0, Ordering::Relaxed);
+        self.walks.forget();
         self.hints.forget();
-        load(self.readers.connector(), &self.schema, self.secret, self.answer_in).await
+        load(&self.loader, &self.schema, self.secret, self.answer_in).await
     }
 
     async fn tail(&self, after: u64, limit: usize) -> Result<Tail, BackendError> {
@@ -358,6 +375,10 @@ impl Backend for PostgresBackend {
         }
     }
 
+    fn refuses_known_keys(&self) -> bool {
+        true
+    }
+
     async fn commit(&self, entry: &Entry, changes: &Changes) -> Result<(), CommitError> {
         let batch = match Batch::new(changes) {
             Ok(batch) => batch,
@@ -384,17 +405,27 @@ impl Backend for PostgresBackend {
         if wants.is_empty() {
             return Ok(Found::default());
         }
-        let connection = self.readers.get().await?;
-        let found = timeout(self.answer_in, read(&connection, self.readers.name(), &self.sql, wants)).await;
+        let connection = self.writers.get().await?;
+        let found = timeout(self.answer_in, read(&connection, self.writers.name(), &self.sql, wants)).await;
         let found = found.map_err(|_| self.no_answer())??;
         connection.give_back();
         Ok(found)
     }
 
+    async fn day_step(&self, now: Timestamp) -> Result<DayStep, BackendError> {
+        self.next_day_step(now).await
+    }
+
+    async fn day(&self, no: i32, _: u64) -> Result<DayState, BackendError> {
+        self.day_state(no).await
+    }
+
     async fn expired_tasks(&self, now: Timestamp, limit: usize) -> Result<Vec<(TaskKey, Status)>, BackendError> {
+        let last_over = last_day_over(now);
         let position: &AtomicI64 = &self.prune_from.expired;
         let (from, now, count) = (position.load(Ordering::Relaxed), now.as_micros(), limit as i64);
-        let params: Vec<Param<'_>> = vec![(&from, Type::INT8), (&now, Type::INT8), (&count, Type::INT8)];
+        let params: Vec<Param<'_>> =
+            vec![(&from, Type::INT8), (&now, Type::INT8), (&count, Type::INT8), (&last_over, Type::INT4)];
         let rows = self.one((&self.sql.expired_tasks, params)).await?;
         if rows.is_empty() {
             // What was deleted is not walked over again while a long transaction elsewhere keeps it from being cleared.

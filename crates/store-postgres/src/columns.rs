@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use serde::Serialize;
+use sha2::{Digest, Sha256};
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 use windlass_cluster::backend::BackendError;
@@ -14,7 +15,7 @@ use windlass_core::names::Text;
 use windlass_core::retry::RetryPolicy;
 use windlass_core::status::Status;
 use windlass_core::time::Timestamp;
-use windlass_ledger::journal::{ClaimRow, Ended, TaskRow};
+use windlass_ledger::journal::{ClaimRow, Ended, KeyScope, TaskRow};
 
 use crate::partitions::drop_day;
 use crate::pool::Param;
@@ -28,6 +29,20 @@ pub(crate) fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, Backen
 
 fn encode_unless<T: Serialize>(value: &T, left_out: bool) -> Result<Option<Vec<u8>>, BackendError> {
     if left_out { Ok(None) } else { encode(value).map(Some) }
+}
+
+/// What an idempotency key is found by: half a SHA-256 of everything that tells it from others. No text has a zero byte
+/// in it.
+pub(crate) fn scope_id(scope: &KeyScope) -> Uuid {
+    let mut hash = Sha256::new();
+    for text in [scope.queue.as_str(), scope.tenant.as_ref().map_or("", Text::as_str), scope.key.as_str()] {
+        hash.update(text);
+        hash.update([0]);
+    }
+    let digest = hash.finalize();
+    let mut half = [0; 16];
+    half.copy_from_slice(&digest[..16]);
+    Uuid::from_bytes(half)
 }
 
 fn micros(time: Option<Timestamp>) -> Option<i64> {
@@ -48,6 +63,7 @@ pub(crate) struct TaskColumns<'a> {
     dead_letter: Vec<bool>,
     queue: Vec<&'a str>,
     task_type: Vec<&'a str>,
+    idempotency_key: Vec<Option<&'a str>>,
     parameters: Vec<&'a [u8]>,
     rare: RareColumns<'a>,
     has_rare: bool,
@@ -63,7 +79,6 @@ struct RareColumns<'a> {
     flow_key: Vec<Option<Vec<u8>>>,
     unique_key: Vec<Option<Vec<u8>>>,
     retry: Vec<Option<Vec<u8>>>,
-    idempotency_key: Vec<Option<&'a str>>,
     tags: Vec<Option<Vec<u8>>>,
     trace_parent: Vec<Option<&'a str>>,
     original_parameters: Vec<Option<&'a [u8]>>,
@@ -97,6 +112,7 @@ impl<'a> TaskColumns<'a> {
         self.dead_letter.push(policy.dead_letter);
         self.queue.push(spec.queue.as_str());
         self.task_type.push(spec.task_type.as_str());
+        self.idempotency_key.push(spec.idempotency_key.as_ref().map(Text::as_str));
         self.parameters.push(spec.parameters.as_str().as_bytes());
         let retry = encode_unless(&policy.retry, policy.retry == *PLAIN_RETRY)?;
         self.has_rare |= row.auto_replayed
@@ -106,7 +122,6 @@ impl<'a> TaskColumns<'a> {
             || spec.flow_key.is_some()
             || spec.unique.is_some()
             || retry.is_some()
-            || spec.idempotency_key.is_some()
             || !spec.tags.is_empty()
             || spec.trace_parent.is_some()
             || row.original_parameters.is_some();
@@ -118,14 +133,13 @@ impl<'a> TaskColumns<'a> {
         rare.flow_key.push(spec.flow_key.as_ref().map(encode).transpose()?);
         rare.unique_key.push(spec.unique.as_ref().map(encode).transpose()?);
         rare.retry.push(retry);
-        rare.idempotency_key.push(spec.idempotency_key.as_ref().map(Text::as_str));
         rare.tags.push(encode_unless(&spec.tags, spec.tags.is_empty())?);
         rare.trace_parent.push(spec.trace_parent.as_ref().map(Text::as_str));
         rare.original_parameters.push(row.original_parameters.as_ref().map(|json| json.as_str().as_bytes()));
         Ok(())
     }
 
-    /// The columns that every task has.
+    /// The columns that most tasks have.
     pub(crate) fn plain(&self) -> Vec<Param<'_>> {
         vec![
             (&self.key, Type::INT8_ARRAY),
@@ -139,6 +153,7 @@ impl<'a> TaskColumns<'a> {
             (&self.dead_letter, Type::BOOL_ARRAY),
             (&self.queue, Type::TEXT_ARRAY),
             (&self.task_type, Type::TEXT_ARRAY),
+            (&self.idempotency_key, Type::TEXT_ARRAY),
             (&self.parameters, Type::BYTEA_ARRAY),
         ]
     }
@@ -147,7 +162,7 @@ impl<'a> TaskColumns<'a> {
     pub(crate) fn all(&self) -> Vec<Param<'_>> {
         let rare = &self.rare;
         let mut all = self.plain();
-        all.extend::<[Param<'_>; 11]>([
+        all.extend::<[Param<'_>; 10]>([
             (&rare.auto_replayed, Type::BOOL_ARRAY),
             (&rare.expires_at, Type::INT8_ARRAY),
             (&rare.tenant, Type::TEXT_ARRAY),
@@ -155,7 +170,6 @@ impl<'a> TaskColumns<'a> {
             (&rare.flow_key, Type::BYTEA_ARRAY),
             (&rare.unique_key, Type::BYTEA_ARRAY),
             (&rare.retry, Type::BYTEA_ARRAY),
-            (&rare.idempotency_key, Type::TEXT_ARRAY),
             (&rare.tags, Type::BYTEA_ARRAY),
             (&rare.trace_parent, Type::TEXT_ARRAY),
             (&rare.original_parameters, Type::BYTEA_ARRAY),

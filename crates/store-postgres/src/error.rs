@@ -97,10 +97,11 @@ pub(crate) fn alone(server: &str, error: &tokio_postgres::Error) -> CommitError 
     if ended { CommitError::Unknown(failed(server, error)) } else { refused(server, error) }
 }
 
-/// The number is taken, or is not the next one: our statements then divide by zero.
+/// The number is taken, or is not the next one: our statements then divide by zero. Or an idempotency key is known.
 fn is_fence(error: &tokio_postgres::Error, code: &SqlState) -> bool {
+    let fences = [Some("log_pkey"), Some("idempotency_keys_pkey")];
     let taken = *code == SqlState::UNIQUE_VIOLATION
-        && error.as_db_error().is_some_and(|error| error.constraint() == Some("log_pkey"));
+        && error.as_db_error().is_some_and(|error| fences.contains(&error.constraint()));
     taken || *code == SqlState::DIVISION_BY_ZERO
 }
 

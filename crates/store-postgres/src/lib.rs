@@ -24,8 +24,10 @@
 
 mod archive;
 mod backend;
+mod batch;
 mod columns;
 mod commit;
+mod days;
 mod error;
 mod inbox;
 mod listen;

@@ -8,8 +8,12 @@ use crate::pool::Connection;
 
 /// Migrations in order; the number of those applied is the version of the schema. They are never edited once released,
 /// only added to, and each must leave a schema that the version before it can work with: nodes are replaced one by one.
-const MIGRATIONS: &[(&str, &str)] =
-    &[("first", include_str!("../migrations/0001_first.sql")), ("inbox", include_str!("../migrations/0002_inbox.sql"))];
+const MIGRATIONS: &[(&str, &str)] = &[
+    ("first", include_str!("../migrations/0001_first.sql")),
+    ("inbox", include_str!("../migrations/0002_inbox.sql")),
+    ("days", include_str!("../migrations/0003_days.sql")),
+    ("keys by digest", include_str!("../migrations/0004_keys_by_digest.sql")),
+];
 
 /// Puts the name of the schema where a migration or statement leaves room for it.
 pub(crate) fn in_schema(sql: &str, schema: &str) -> String {

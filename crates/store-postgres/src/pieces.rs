@@ -2,7 +2,7 @@
 //! message to the server and one back.
 
 use crate::migrate::in_schema;
-use crate::sql::{END, NOW, PLAIN, RARE, Sql};
+use crate::sql::{END, KEY, NOW, PLAIN, RARE, Sql};
 
 /// A part of a commit: one or more subqueries that write, the last of which has the piece's own name.
 pub(crate) struct Piece {
@@ -25,8 +25,8 @@ fn of(table: &str, columns: &str) -> String {
     columns.split(',').map(|column| format!("{table}.{}", column.trim())).collect::<Vec<_>>().join(", ")
 }
 
-const PLAIN_COLUMNS: usize = 12;
-const RARE_COLUMNS: usize = 11;
+const PLAIN_COLUMNS: usize = 13;
+const RARE_COLUMNS: usize = 10;
 const TASK_COLUMNS: usize = PLAIN_COLUMNS + RARE_COLUMNS;
 /// With the key.
 const END_COLUMNS: usize = 20;
@@ -144,14 +144,14 @@ pieces! {
     delete_progress(1, "") = delete("progress", "key");
     insert_steps(3, "") = one("INSERT INTO :schema.steps (key, name, result) SELECT * FROM unnest($1, $2, $3)
         ON CONFLICT (key, name) DO NOTHING");
-    put_idempotency(7, "") =
-        one("INSERT INTO :schema.idempotency (key, queue, tenant, task, created_at, digest, forget_at)
-        SELECT * FROM unnest($1, $2, $3, $4, $5, $6, $7)
-        ON CONFLICT (key, queue, tenant) DO UPDATE SET task = excluded.task, created_at = excluded.created_at,
-            digest = excluded.digest, forget_at = excluded.forget_at");
-    delete_idempotency(3, "") = one("DELETE FROM :schema.idempotency i
-        USING unnest($1, $2, $3) AS d(key, queue, tenant)
-        WHERE i.key = d.key AND i.queue = d.queue AND i.tenant = d.tenant");
+    /// Nobody has looked whether they are there: one that is refuses the whole commit.
+    insert_idempotency(8, "") =
+        one(format!("INSERT INTO :schema.idempotency_keys ({KEY}) SELECT * FROM unnest($1, $2, $3, $4, $5, $6, $7, $8)"));
+    put_idempotency(8, "") =
+        one(format!("INSERT INTO :schema.idempotency_keys ({KEY}) SELECT * FROM unnest($1, $2, $3, $4, $5, $6, $7, $8)
+        ON CONFLICT (scope) DO UPDATE SET task = excluded.task, created_at = excluded.created_at,
+            digest = excluded.digest, forget_at = excluded.forget_at"));
+    delete_idempotency(1, "") = delete("idempotency_keys", "scope");
     put_uniques(5, "") = one("INSERT INTO :schema.unique_keys (key, task, created_at, held, keep_until)
         SELECT * FROM unnest($1, $2, $3, $4, $5)
         ON CONFLICT (key) DO UPDATE SET task = excluded.task, created_at = excluded.created_at, held = excluded.held,
@@ -168,6 +168,8 @@ pieces! {
     delete_documents(1, "") = delete("documents", "name");
     put_breakers(2, "") = put("breakers", "scope", "record");
     delete_breakers(1, "") = delete("breakers", "scope");
+    close_days(1, "") = one("INSERT INTO :schema.days_over (day, gone) SELECT day, false FROM unnest($1) AS day");
+    drop_days(1, COUNTED) = one("UPDATE :schema.days_over SET gone = true WHERE day = ANY($1) AND NOT gone RETURNING 1");
     /// Taken by somebody else in the meantime: divides by zero.
     take_inbox(1, "(SELECT 1 / (count(*) = cardinality($1))::integer FROM :piece)") =
         one("DELETE FROM :schema.inbox WHERE no = ANY($1) RETURNING 1");

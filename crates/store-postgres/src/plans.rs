@@ -7,7 +7,7 @@ use uuid::Uuid;
 use windlass_cluster::backend::Changes;
 
 use crate::backend::PostgresBackend;
-use crate::commit::Batch;
+use crate::batch::Batch;
 use crate::options::PostgresOptions;
 use crate::pieces::{Piece, Pieces};
 use crate::pool::Param;
@@ -42,7 +42,7 @@ fn fill(rows: i64) -> String {
         INSERT INTO :schema.attempts SELECT key, 1, '' FROM generate_series(1, {rows}) key;
         INSERT INTO :schema.steps SELECT key, '', '' FROM generate_series(1, {rows}) key;
         INSERT INTO :schema.progress SELECT key, '' FROM generate_series(1, {rows}) key;
-        INSERT INTO :schema.idempotency SELECT key, 1, 1, key, 'default', '', 'key-' || key
+        INSERT INTO :schema.idempotency_keys SELECT md5('key-' || key)::uuid, key, 1, 1, key, 'default', '', 'key-' || key
         FROM generate_series(1, {rows}) key;
         INSERT INTO :schema.unique_keys SELECT gen_random_uuid(), key, 1, key, key % 2 = 0
         FROM generate_series(1, {rows}) key;"
@@ -88,9 +88,31 @@ impl Plans {
     }
 }
 
+/// A row of a table for people: how the rows are found, how many pages are looked at, how long it takes.
+fn summary(name: &str, plan: &str) -> String {
+    let after = |line: &str, mark: &str| line.split_once(mark).map(|(_, rest)| rest.to_owned());
+    let word = |rest: String| rest.split([' ', ')']).next().unwrap_or_default().to_owned();
+    let indexes: std::collections::BTreeSet<String> = plan
+        .lines()
+        .filter_map(|line| after(line, "Scan using ").or_else(|| after(line, "Bitmap Index Scan on ")))
+        .map(word)
+        .collect();
+    let pages: u64 = plan
+        .lines()
+        .find(|line| line.trim_start().starts_with("Buffers:"))
+        .into_iter()
+        .flat_map(|line| line.split([' ', ',']))
+        .filter_map(|part| part.strip_prefix("hit=").or_else(|| part.strip_prefix("read=")))
+        .filter_map(|pages| pages.parse::<u64>().ok())
+        .sum();
+    let time = plan.lines().find_map(|line| after(line, "Execution Time: ")).unwrap_or_default();
+    let indexes: Vec<String> = indexes.into_iter().collect();
+    format!("| {name} | {} | {pages} | {time} |", indexes.join(", "))
+}
+
 /// A look through a whole table, or a sort of one.
 fn is_bad(plan: &str) -> bool {
-    const SMALL: [&str; 1] = ["inbox"];
+    const SMALL: [&str; 2] = ["inbox", "days_over"];
     plan.lines().any(|line| {
         let line = line.trim_start_matches([' ', '-', '>']);
         (line.starts_with("Seq Scan on") && !SMALL.iter().any(|name| line.contains(name)))
@@ -106,16 +128,11 @@ async fn look(rows: i64, print: bool) {
     let old: Vec<i64> = (0..200).map(|index| 1 + index * (rows / 300)).collect();
     let claims: Vec<i64> = (1..50).collect();
     let ids: Vec<Uuid> = (0..50).map(Uuid::from_u128).collect();
-    let names: Vec<String> = old.iter().map(|key| format!("key-{key}")).collect();
-    let queues = vec!["default"; 200];
-    let tenants = vec![""; 200];
     let (limit, late, next) = (1_000_i64, rows - 100, rows + 1);
     let (many, none, half) = (i64::MAX, 0_i64, rows / 2);
+    let day = 20_001_i32;
     let redo: &[u8] = b"redo";
     let keys = |keys: &'static str| -> String { keys.to_owned() };
-    let scopes = || -> Vec<Param<'_>> {
-        vec![(&names, Type::TEXT_ARRAY), (&queues, Type::TEXT_ARRAY), (&tenants, Type::TEXT_ARRAY)]
-    };
     let changes = changes(&live, &old);
     let batch = Batch::new(&changes).expect("encodes");
     let mut all: Vec<(String, Query<'_>)> = vec![
@@ -125,12 +142,17 @@ async fn look(rows: i64, print: bool) {
         (keys("read_steps"), (&sql.read_steps, vec![(&old, Type::INT8_ARRAY)])),
         (keys("read_progress"), (&sql.read_progress, vec![(&old, Type::INT8_ARRAY)])),
         (keys("read_claims"), (&sql.read_claims, vec![(&claims, Type::INT8_ARRAY)])),
-        (keys("read_idempotency"), (&sql.read_idempotency, scopes())),
+        (keys("read_idempotency"), (&sql.read_idempotency, vec![(&ids, Type::UUID_ARRAY)])),
         (keys("read_uniques"), (&sql.read_uniques, vec![(&ids, Type::UUID_ARRAY)])),
         (
             keys("expired_tasks"),
-            (&sql.expired_tasks, vec![(&none, Type::INT8), (&half, Type::INT8), (&limit, Type::INT8)]),
+            (
+                &sql.expired_tasks,
+                vec![(&none, Type::INT8), (&half, Type::INT8), (&limit, Type::INT8), (&day, Type::INT4)],
+            ),
         ),
+        (keys("count_day"), (&sql.count_day, vec![(&day, Type::INT4), (&none, Type::INT8), (&limit, Type::INT8)])),
+        (keys("clear_day"), (&sql.clear_day, vec![(&day, Type::INT4), (&none, Type::INT8), (&limit, Type::INT8)])),
         (keys("expired_keys"), (&sql.expired_keys, vec![(&half, Type::INT8), (&limit, Type::INT8)])),
         (keys("expired_uniques"), (&sql.expired_uniques, vec![(&half, Type::INT8), (&limit, Type::INT8)])),
         (keys("events_in"), (&sql.events_in, vec![(&claims, Type::INT8_ARRAY)])),
@@ -147,7 +169,7 @@ async fn look(rows: i64, print: bool) {
     let pieces = Pieces::new(&plans.schema);
     let mut steps: Vec<(&Piece, Vec<Param<'_>>)> = vec![
         (&pieces.fence, vec![(&next, Type::INT8), (&none, Type::INT8), (&redo, Type::BYTEA), (&none, Type::INT8)]),
-        (&pieces.delete_idempotency, scopes()),
+        (&pieces.delete_idempotency, vec![(&ids, Type::UUID_ARRAY)]),
         (&pieces.delete_claims, vec![(&claims, Type::INT8_ARRAY)]),
     ];
     steps.extend(batch.steps(&pieces).into_iter().map(|step| (step.piece, step.params)));
@@ -155,9 +177,10 @@ async fn look(rows: i64, print: bool) {
     for (sql, (piece, params)) in alone.iter().zip(steps) {
         all.push((piece.name().to_owned(), (sql, params)));
     }
-    let mut bad = Vec::new();
+    let (mut bad, mut summaries) = (Vec::new(), Vec::new());
     for (name, query) in &all {
         let plan = plans.explain(query).await;
+        summaries.push(summary(name, &plan));
         if print || is_bad(&plan) {
             println!("{name}\n{plan}");
         }
@@ -175,7 +198,13 @@ async fn look(rows: i64, print: bool) {
         if print || is_bad(&plan) {
             println!("{}\n{plan}", look.0);
         }
+        let shape: String = look.0.split_whitespace().collect::<Vec<_>>().join(" ");
+        let condition = shape.split_once("WHERE ").map_or(shape.as_str(), |(_, condition)| condition);
+        summaries.push(summary(&format!("list: {}", condition.replace(&plans.schema, "windlass")), &plan));
         assert!(!is_bad(&plan), "a list looks through everything");
+    }
+    if print {
+        println!("| statement | found by | pages | time |\n|---|---|---|---|\n{}", summaries.join("\n"));
     }
     plans.batch("DROP SCHEMA :schema CASCADE").await;
     assert!(bad.is_empty(), "these look through everything: {bad:?}");

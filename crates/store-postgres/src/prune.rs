@@ -6,14 +6,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use tokio_postgres::types::Type;
 use windlass_cluster::backend::BackendError;
 use windlass_core::ids::IdCodec;
-use windlass_core::status::Status;
 use windlass_core::time::Timestamp;
 
 use crate::backend::PostgresBackend;
 use crate::columns::{PackedEvent, encode};
-use crate::error::failed;
-use crate::migrate::in_schema;
-use crate::partitions::last_day_over;
 use crate::pool::Param;
 use crate::rows::{self, Rows, get};
 
@@ -25,8 +21,6 @@ const PRUNED_ENTRIES: i64 = 2_000;
 const ENTRIES_KEPT: i64 = 1_000;
 /// Entries that are kept whatever their number.
 const ENTRY_AGE_US: i64 = 10 * 60 * 1_000_000;
-/// Rows of a wholly expired day that are deleted one by one at most before the day is dropped.
-const REST_SLICE: i64 = 5_000;
 
 /// Where the next look begins.
 #[derive(Default)]
@@ -115,63 +109,5 @@ impl PostgresBackend {
             self.one((&self.sql.update_events, params)).await?;
         }
         Ok(())
-    }
-
-    /// Drops the partitions of days that are over at `now`, whole, with everything that hangs on their tasks, and says
-    /// how many tasks of which status that were. A partition that somebody is looking at is left for the next time.
-    pub async fn drop_expired_partitions(&self, now: Timestamp) -> Result<Vec<(Status, u64)>, BackendError> {
-        let last = last_day_over(now);
-        let days = self.one((&self.sql.partitions, Vec::new())).await?;
-        let mut days: Vec<i32> = days.iter().map(|row| get(row, 0)).collect::<Rows<_>>()?;
-        days.retain(|day| *day <= last);
-        days.sort_unstable();
-        let mut counts = Vec::new();
-        for day in days {
-            for (status, count) in self.drop_partition(day).await? {
-                counts.push((status, count));
-            }
-        }
-        Ok(counts)
-    }
-
-    async fn drop_partition(&self, day: i32) -> Result<Vec<(Status, u64)>, BackendError> {
-        // In slices and before the rows that lead there are gone: a drop that fails half way can be done again.
-        for (table, more) in [("attempts", ", attempt"), ("steps", ", name"), ("progress", "")] {
-            let sql = in_schema(
-                &format!(
-                    "WITH old AS (SELECT a.key{} FROM :schema.{table} a JOIN :schema.ended e ON e.key = a.key
-                        WHERE e.drop_day = {day} LIMIT {REST_SLICE})
-                    DELETE FROM :schema.{table} WHERE (key{more}) IN (SELECT key{more} FROM old)",
-                    more.replace(", ", ", a.")
-                ),
-                &self.schema,
-            );
-            let connection = self.readers.get().await?;
-            loop {
-                let deleted = connection.client().execute_typed(&sql, &[]).await;
-                if deleted.map_err(|error| failed(self.readers.name(), &error))? < REST_SLICE as u64 {
-                    break;
-                }
-            }
-            connection.give_back();
-        }
-        let connection = self.readers.get().await?;
-        // Short: whoever writes would queue behind us while we wait.
-        let sql = in_schema(&format!("SELECT * FROM :schema.drop_ended_partition({day})"), &self.schema);
-        let dropped = async {
-            connection.batch("BEGIN; SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_timeout = '1min'").await?;
-            let rows = connection.client().query_typed(&sql, &[]).await?;
-            connection.batch("COMMIT").await?;
-            Ok::<_, tokio_postgres::Error>(rows)
-        };
-        match dropped.await {
-            Ok(rows) => {
-                connection.give_back();
-                self.forget_day(day);
-                rows.iter().map(|row| Ok((rows::status(get(row, 0)?)?, rows::number(row, 1)?))).collect()
-            }
-            Err(error) if error.code() == Some(&tokio_postgres::error::SqlState::LOCK_NOT_AVAILABLE) => Ok(Vec::new()),
-            Err(error) => Err(failed(self.readers.name(), &error)),
-        }
     }
 }

@@ -10,8 +10,8 @@ use uuid::Uuid;
 use windlass_cluster::backend::{BackendError, Found, TaskRecord, Wants};
 use windlass_core::ids::TaskKey;
 use windlass_core::json::Json;
-use windlass_core::names::Text;
 
+use crate::columns::scope_id;
 use crate::commit::send_all;
 use crate::error::failed;
 use crate::pool::{Connection, Param};
@@ -47,10 +47,7 @@ pub(crate) async fn read(
     let tasks: Vec<i64> = wants.tasks.iter().map(|key| key.0 as i64).collect();
     let claims: Vec<i64> = wants.claims.iter().map(|first| *first as i64).collect();
     let uniques: Vec<Uuid> = wants.uniques.iter().map(|key| Uuid::from_u128(key.0)).collect();
-    let keys: Vec<&str> = wants.idempotency.iter().map(|scope| scope.key.as_str()).collect();
-    let queues: Vec<&str> = wants.idempotency.iter().map(|scope| scope.queue.as_str()).collect();
-    let tenants: Vec<&str> =
-        wants.idempotency.iter().map(|scope| scope.tenant.as_ref().map_or("", Text::as_str)).collect();
+    let keys: Vec<Uuid> = wants.idempotency.iter().map(scope_id).collect();
     let mut queries: Vec<Query<'_>> = Vec::new();
     if !tasks.is_empty() {
         queries.push((&sql.read_tasks, vec![(&tasks, Type::INT8_ARRAY)]));
@@ -60,9 +57,7 @@ pub(crate) async fn read(
         queries.push((&sql.read_claims, vec![(&claims, Type::INT8_ARRAY)]));
     }
     if !keys.is_empty() {
-        let columns: [Param<'_>; 3] =
-            [(&keys, Type::TEXT_ARRAY), (&queues, Type::TEXT_ARRAY), (&tenants, Type::TEXT_ARRAY)];
-        queries.push((&sql.read_idempotency, columns.into()));
+        queries.push((&sql.read_idempotency, vec![(&keys, Type::UUID_ARRAY)]));
     }
     if !uniques.is_empty() {
         queries.push((&sql.read_uniques, vec![(&uniques, Type::UUID_ARRAY)]));

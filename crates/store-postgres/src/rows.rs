@@ -141,28 +141,28 @@ pub(crate) fn task(row: &Row, names: &mut Names) -> Rows<TaskRow> {
         created_at: time(row, 1)?,
         run_at: time(row, 2)?,
         event_no: number(row, 3)?,
-        auto_replayed: get(row, 12)?,
+        auto_replayed: get(row, 13)?,
         original_parameters: optional_json(row, 22)?,
         spec: TaskSpec {
             queue: names.queue(row, 9)?,
             task_type: names.task_type(row, 10)?,
             priority: priority(row, 5)?,
-            capabilities: names.capabilities(row, 15)?,
+            capabilities: names.capabilities(row, 16)?,
             policy: TaskPolicy {
                 timeout: Duration::from_micros(number(row, 4)?),
                 max_retries: get::<i16>(row, 6)? as u32,
                 max_crashes: get::<i16>(row, 7)? as u32,
                 dead_letter: get(row, 8)?,
-                retry: optional::<RetryPolicy>(row, 18)?.unwrap_or_default(),
+                retry: optional::<RetryPolicy>(row, 19)?.unwrap_or_default(),
             },
-            expires_at: optional_time(row, 13)?,
-            idempotency_key: text(row, 19)?,
-            flow_key: optional(row, 16)?,
-            unique: optional(row, 17)?,
-            tenant: names.tenant(row, 14)?,
+            expires_at: optional_time(row, 14)?,
+            idempotency_key: text(row, 11)?,
+            flow_key: optional(row, 17)?,
+            unique: optional(row, 18)?,
+            tenant: names.tenant(row, 15)?,
             tags: optional::<BTreeMap<_, _>>(row, 20)?.unwrap_or_default(),
             trace_parent: text(row, 21)?,
-            parameters: json(get(row, 11)?)?,
+            parameters: json(get(row, 12)?)?,
         },
     })
 }
@@ -224,14 +224,14 @@ pub(crate) fn claim(row: &Row) -> Rows<ClaimRow> {
 }
 
 pub(crate) fn idempotency(row: &Row) -> Rows<(KeyScope, KeyRow)> {
-    let tenant: &str = get(row, 1)?;
+    let tenant: &str = get(row, 2)?;
     let scope = KeyScope {
-        queue: name(QueueName::new(get(row, 0)?))?,
+        queue: name(QueueName::new(get(row, 1)?))?,
         tenant: Text::new(tenant).ok(),
-        key: name(Text::new(get(row, 2)?))?,
+        key: name(Text::new(get(row, 3)?))?,
     };
     let row =
-        KeyRow { task: key(row, 3)?, created_at: time(row, 4)?, digest: number(row, 5)?, forget_at: time(row, 6)? };
+        KeyRow { task: key(row, 4)?, created_at: time(row, 5)?, digest: number(row, 6)?, forget_at: time(row, 7)? };
     Ok((scope, row))
 }
 

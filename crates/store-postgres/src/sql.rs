@@ -11,18 +11,20 @@ pub(crate) struct Sql {
     pub(crate) text: String,
 }
 
-/// Task columns that every task has.
+/// Task columns that most tasks have.
 pub(crate) const PLAIN: &str =
     "key, created_at, run_at, event_no, timeout_us, priority, max_retries, max_crashes, dead_letter,
-    queue, task_type, parameters";
+    queue, task_type, idempotency_key, parameters";
 /// Task columns that most tasks leave empty.
-pub(crate) const RARE: &str =
-    "auto_replayed, expires_at, tenant, capabilities, flow_key, unique_key, retry, idempotency_key, tags,
+pub(crate) const RARE: &str = "auto_replayed, expires_at, tenant, capabilities, flow_key, unique_key, retry, tags,
     trace_parent, original_parameters";
 /// The columns of an end.
 pub(crate) const END: &str =
     "drop_day, status, reason, version, attempt, retries, crashes, timeouts, ready_at, last_run_at,
     started_at, ended_at, worker, applied_claim, applied_digest, applied_status, event_nos, keep_until, result";
+
+/// The columns of an idempotency key.
+pub(crate) const KEY: &str = "scope, queue, tenant, key, task, created_at, digest, forget_at";
 
 macro_rules! statements {
     ($($(#[$doc:meta])* $name:ident = $text:expr;)*) => {
@@ -55,6 +57,14 @@ const TASK_FROM_LIVE: &str = "NULL::integer AS drop_day, NULL::smallint AS statu
 const NOT_LIVE: &str = "ARRAY(SELECT wanted FROM unnest($1) AS wanted
     WHERE NOT EXISTS (SELECT FROM :schema.live WHERE live.key = wanted))";
 
+/// Ended tasks whose day is not gone.
+pub(crate) const NOT_GONE: &str = "drop_day <> ALL(ARRAY(SELECT day FROM :schema.days_over WHERE gone))";
+
+/// The days that have a partition.
+const PARTITIONS: &str = "SELECT substr(c.relname, 7)::integer AS day
+    FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+    WHERE i.inhparent = ':name.ended'::regclass AND c.relname ~ '^ended_[0-9]+$'";
+
 /// The clock of the database in microseconds.
 pub(crate) const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
@@ -70,20 +80,18 @@ statements! {
             (SELECT overlay FROM :schema.overlays o WHERE o.key = l.key)
         FROM :schema.live l WHERE l.key = ANY($1)
         UNION ALL
-        SELECT {PLAIN}, {RARE}, {END}, NULL FROM :schema.ended WHERE key = ANY({NOT_LIVE})");
+        SELECT {PLAIN}, {RARE}, {END}, NULL FROM :schema.ended WHERE key = ANY({NOT_LIVE}) AND {NOT_GONE}");
     read_steps = "SELECT key, name, result FROM :schema.steps WHERE key = ANY($1)";
     read_progress = "SELECT key, progress FROM :schema.progress WHERE key = ANY($1)";
     read_attempts = "SELECT key, failure FROM :schema.attempts WHERE key = ANY($1) ORDER BY key, attempt";
     read_claims = "SELECT first, at, event_no, worker, entries FROM :schema.claims WHERE first = ANY($1)";
-    read_idempotency = "SELECT i.queue, i.tenant, i.key, i.task, i.created_at, i.digest, i.forget_at
-        FROM unnest($1, $2, $3) AS w(key, queue, tenant)
-        JOIN :schema.idempotency i ON i.key = w.key AND i.queue = w.queue AND i.tenant = w.tenant";
+    read_idempotency = format!("SELECT {KEY} FROM :schema.idempotency_keys WHERE scope = ANY($1)");
     read_uniques = "SELECT key, task, created_at, held, keep_until FROM :schema.unique_keys WHERE key = ANY($1)";
 
+    /// But for those that go with their day: the days up to the fourth parameter are over.
     expired_tasks = "SELECT key, status, keep_until FROM :schema.ended
-        WHERE keep_until > $1 AND keep_until <= $2 ORDER BY keep_until LIMIT $3";
-    expired_keys = "SELECT queue, tenant, key, task, created_at, digest, forget_at FROM :schema.idempotency
-        WHERE forget_at <= $1 ORDER BY forget_at LIMIT $2";
+        WHERE keep_until > $1 AND keep_until <= $2 AND (drop_day < 0 OR drop_day > $4) ORDER BY keep_until LIMIT $3";
+    expired_keys = format!("SELECT {KEY} FROM :schema.idempotency_keys WHERE forget_at <= $1 ORDER BY forget_at LIMIT $2");
     expired_uniques = "SELECT key FROM :schema.unique_keys
         WHERE NOT held AND keep_until <= $1 ORDER BY keep_until LIMIT $2";
 
@@ -94,7 +102,7 @@ statements! {
         WHERE e.no = n.no";
     /// Which of these tasks are there.
     known_tasks = format!("SELECT key FROM :schema.live WHERE key = ANY($1)
-        UNION ALL SELECT key FROM :schema.ended WHERE key = ANY({NOT_LIVE})");
+        UNION ALL SELECT key FROM :schema.ended WHERE key = ANY({NOT_LIVE}) AND {NOT_GONE}");
     /// Old entries of the log, from where the last look ended: what was deleted is not walked over again.
     prune_log = format!(
         "WITH old AS (
@@ -122,6 +130,19 @@ statements! {
     bytes = "SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class c
         WHERE c.relnamespace = ':name'::regnamespace AND c.relkind = 'r'";
     make_partition = "SELECT :schema.make_ended_partition($1)";
-    partitions = "SELECT substr(c.relname, 7)::integer FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-        WHERE i.inhparent = ':name.ended'::regclass AND c.relname ~ '^ended_[0-9]+$'";
+    drop_partition = "SELECT :schema.drop_ended_partition($1)";
+    /// Days that are over, with how they stand.
+    days_over = format!("SELECT day, o.gone FROM ({PARTITIONS}) p FULL JOIN :schema.days_over o USING (day)
+        WHERE day <= $1 ORDER BY day");
+    /// Nothing if there is no such day.
+    day_state = format!("SELECT o.gone FROM ({PARTITIONS}) p FULL JOIN :schema.days_over o USING (day) WHERE day = $1");
+    count_day = "SELECT status, count(*), max(key) FROM (
+            SELECT key, status FROM :schema.ended WHERE drop_day = $1 AND key > $2 ORDER BY key LIMIT $3) slice
+        GROUP BY status";
+    clear_day = "WITH slice AS MATERIALIZED (
+            SELECT key FROM :schema.ended WHERE drop_day = $1 AND key > $2 ORDER BY key LIMIT $3
+        ), attempts AS (DELETE FROM :schema.attempts WHERE key = ANY(ARRAY(SELECT key FROM slice))
+        ), steps AS (DELETE FROM :schema.steps WHERE key = ANY(ARRAY(SELECT key FROM slice))
+        ), progress AS (DELETE FROM :schema.progress WHERE key = ANY(ARRAY(SELECT key FROM slice)))
+        SELECT count(*), max(key) FROM slice";
 }

@@ -33,7 +33,7 @@ impl PostgresStore {
         getrandom::fill(&mut node).map_err(|error| OpenError::Damaged(format!("no randomness: {error}")))?;
         let options = NodeOptions {
             name: "postgres",
-            capabilities: Capabilities { batches_span_queues: true, durable: true },
+            capabilities: Capabilities { batches_span_queues: true, durable: true, keeps_whole_days: true },
             lease,
             clock,
             node: NodeId(u64::from_le_bytes(node)),

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use common::*;
 use tokio::time::Instant;
-use windlass_cluster::backend::{Backend, Changes, CommitError, EventRow, Is, NodeId, OverlayChange, Tail, Wants, Was};
+use windlass_cluster::backend::{
+    Backend, Changes, CommitError, EventRow, Is, KeyChange, NodeId, OverlayChange, Tail, TaskChange, Wants, Was,
+};
 use windlass_core::actor::Actor;
 use windlass_core::breaker::{Record, Scope};
 use windlass_core::event::{Change, Event};
@@ -25,6 +27,7 @@ use windlass_core::status::Status;
 use windlass_core::task::{FailedAttempt, Progress};
 use windlass_core::time::Timestamp;
 use windlass_ledger::archive::Archive;
+use windlass_ledger::days::{Day, DayState, DayStep};
 use windlass_ledger::journal::{AppliedResult, ClaimEntry, ClaimRow, KeyRow, KeyScope, Overlay, TaskRow, UniqueRow};
 use windlass_store_postgres::{OpenError, PostgresBackend, PostgresOptions};
 
@@ -224,7 +227,7 @@ async fn every_kind_of_row_is_read_back_and_loaded() {
         Progress { percent: 5.5, message: Some("m".into()), step: None, steps: None, metadata: None, at: at(3) };
     changes.progress = [(TaskKey(1), Some(progress.clone())), (TaskKey(3), Some(progress.clone()))].into();
     changes.steps = vec![(TaskKey(1), "step \0 1".into(), json("[1]")), (TaskKey(1), "step \0 1".into(), json("[2]"))];
-    changes.idempotency = [(scope.clone(), Some(key_row)), (bare.clone(), Some(key_row))].into();
+    changes.idempotency = [(scope.clone(), KeyChange::Put(key_row)), (bare.clone(), KeyChange::New(key_row))].into();
     changes.uniques = [(unique, Some(unique_row)), (UniqueKey(7), Some(free))].into();
     changes.queues = [(QueueName::default(), Some(QueueSettings { paused: true, ..QueueSettings::default() }))].into();
     changes.types = [(TaskType::new("resize").expect("a name"), Some(TypeSettings::default()))].into();
@@ -281,7 +284,7 @@ async fn every_kind_of_row_is_read_back_and_loaded() {
     let mut changes = tasks(vec![change(3, Was::Live, Is::Gone, None)]);
     changes.claims = [(40, None), (41, Some(ClaimRow { first: 41, entries: Vec::new(), ..claim.clone() }))].into();
     changes.progress = [(TaskKey(1), None)].into();
-    changes.idempotency = [(scope, None)].into();
+    changes.idempotency = [(scope, KeyChange::Gone)].into();
     changes.uniques = [(unique, None)].into();
     changes.queues = [(QueueName::default(), None)].into();
     changes.types = [(TaskType::new("resize").expect("a name"), None)].into();
@@ -303,6 +306,23 @@ async fn every_kind_of_row_is_read_back_and_loaded() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_is_said_to_be_new_and_is_not_refuses_everything() {
+    let database = Database::new();
+    let backend = database.open().await;
+    let scope = KeyScope { queue: QueueName::default(), tenant: None, key: text("k") };
+    let key_row = |task| KeyRow { task: TaskKey(task), created_at: at(1), digest: 3, forget_at: at(9) };
+    let with_key = |task, key| Changes { idempotency: [(scope.clone(), key)].into(), ..tasks(vec![new_task(task)]) };
+    commit(&backend, 1, with_key(1, KeyChange::New(key_row(1)))).await;
+    let refused = backend.commit(&entry(2), &with_key(2, KeyChange::New(key_row(2)))).await;
+    assert!(matches!(refused, Err(CommitError::Behind)), "{refused:?}");
+    assert_eq!(database.number("SELECT count(*) FROM :schema.live").await, 1);
+    assert_eq!(database.number("SELECT max(no) FROM :schema.log").await, 1);
+    commit(&backend, 2, with_key(2, KeyChange::Put(key_row(2)))).await;
+    let wants = Wants { idempotency: vec![scope.clone()], ..Wants::default() };
+    assert_eq!(backend.read(&wants, 2).await.expect("read").idempotency, [(scope, key_row(2))]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_move_between_the_live_and_the_ended() {
     let database = Database::new();
     let backend = database.open().await;
@@ -318,7 +338,7 @@ async fn tasks_move_between_the_live_and_the_ended() {
     let done = ended(Status::Completed, Some(7));
     let edited = TaskRow { auto_replayed: true, ..row("[]") };
     let changes = vec![
-        end(1, Was::Live, dead.clone()),
+        TaskChange { overlay: OverlayChange::Drop, ..end(1, Was::Live, dead.clone()) },
         end(2, Was::Live, done.clone()),
         change(3, Was::Live, Is::Ended(Box::new(ended(Status::Cancelled, None))), Some(edited.clone())),
         change(4, Was::Absent, Is::Ended(Box::new(done.clone())), Some(row("4"))),
@@ -419,17 +439,42 @@ async fn expired_tasks_are_found_one_by_one_and_days_are_dropped_whole() {
         [(TaskKey(1), Status::Completed), (TaskKey(2), Status::Failed), (TaskKey(5), Status::DeadLetter)].into();
     assert_eq!(found, expected);
 
-    assert_eq!(backend.drop_expired_partitions(at(DAY_US)).await, Ok(Vec::new()), "the day is not over");
-    let mut dropped = backend.drop_expired_partitions(at(2 * DAY_US)).await.expect("dropped");
-    dropped.sort();
-    assert_eq!(dropped, [(Status::Completed, 1), (Status::Failed, 1)]);
+    assert_eq!(backend.day_step(at(DAY_US)).await, Ok(DayStep::Nothing), "the day is not over");
+    assert_eq!(backend.expired_tasks(at(2 * DAY_US), 10).await, Ok(vec![(TaskKey(5), Status::DeadLetter)]));
+    assert_eq!(backend.day(20_001, 2).await, Ok(DayState::Open));
+    let day = Day { no: 20_001, ends_at: at(2 * DAY_US - 1_000_000) };
+    assert_eq!(backend.day_step(at(2 * DAY_US)).await, Ok(DayStep::Close(day)));
+    commit(&backend, 3, days(day.no, DayState::Closed)).await;
+    assert_eq!(backend.day(day.no, 3).await, Ok(DayState::Closed));
+    assert_eq!(backend.read(&keys(&[1, 2]), 3).await.expect("read").tasks.len(), 2, "they are still there");
+    let mut counts = [0; 8];
+    for status in [Status::Completed, Status::Failed] {
+        counts[usize::from(status.code())] = 1;
+    }
+    assert_eq!(backend.day_step(at(2 * DAY_US)).await, Ok(DayStep::Drop(day, counts)));
+    assert_eq!(backend.day_step(at(2 * DAY_US)).await, Ok(DayStep::Drop(day, counts)), "as often as it is asked");
+    assert_eq!(database.number("SELECT count(*) FROM :schema.attempts").await, 2);
+    commit(&backend, 4, days(day.no, DayState::Gone)).await;
+    assert_eq!(backend.day(day.no, 4).await, Ok(DayState::Gone));
+    assert!(backend.read(&keys(&[1, 2]), 4).await.expect("read").tasks.is_empty());
+    let (listed, _) = backend.archive().candidates(TaskKey(u64::MAX), TaskFilter::default(), 10).await.expect("read");
+    assert_eq!(listed, [6, 5, 4, 3].map(TaskKey), "gone from lists, too");
+    assert_eq!(database.number("SELECT count(*) FROM :schema.ended").await, 6, "but not from the disk");
+    assert_eq!(backend.day_step(at(2 * DAY_US)).await, Ok(DayStep::More));
+    assert_eq!(backend.day_step(at(2 * DAY_US)).await, Ok(DayStep::Nothing));
+    assert_eq!(backend.day(day.no, 4).await, Ok(DayState::Gone));
+    assert_eq!(database.number("SELECT count(*) FROM :schema.days_over").await, 0);
     assert_eq!(database.number("SELECT count(*) FROM :schema.ended").await, 4);
     assert_eq!(database.number("SELECT count(*) FROM :schema.attempts").await, 1);
     assert_eq!(database.number("SELECT count(*) FROM :schema.steps").await, 1);
     // A task that belongs into a day that was dropped gets it back.
-    commit(&backend, 3, tasks(vec![new_task(7)])).await;
-    commit(&backend, 4, tasks(vec![end(7, Was::Live, ended(Status::Completed, Some(1)))])).await;
-    assert_eq!(backend.read(&keys(&[7]), 4).await.expect("read").tasks.len(), 1);
+    commit(&backend, 5, tasks(vec![new_task(7)])).await;
+    commit(&backend, 6, tasks(vec![end(7, Was::Live, ended(Status::Completed, Some(1)))])).await;
+    assert_eq!(backend.read(&keys(&[7]), 6).await.expect("read").tasks.len(), 1);
+}
+
+fn days(day: i32, state: DayState) -> Changes {
+    Changes { days: [(day, state)].into(), ..Changes::default() }
 }
 
 fn events(backend: &PostgresBackend, no: u64, keys: &[u64]) -> EventRow {
@@ -561,6 +606,28 @@ async fn migrations_run_once_whoever_comes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_of_an_older_schema_are_found() {
+    let database = Database::new();
+    database.open().await.close().await;
+    let older = "DROP TABLE :schema.idempotency_keys;
+        CREATE TABLE :schema.idempotency (task bigint, created_at bigint, digest bigint, forget_at bigint,
+            queue text, tenant text, key text);
+        INSERT INTO :schema.idempotency VALUES (1, 1, 3, 9, 'default', 'töchter', 'kéy'), (2, 1, 4, 9, 'default', '', 'kéy');
+        DELETE FROM :schema.schema_version WHERE version > 3";
+    let older = older.replace(":schema", &database.schema);
+    database.client().await.batch_execute(&older).await.expect("made older");
+    let backend = database.open().await;
+    let scope = KeyScope { queue: QueueName::default(), tenant: Some(text("töchter")), key: text("kéy") };
+    let bare = KeyScope { tenant: None, ..scope.clone() };
+    let time = Timestamp::from_micros;
+    let row = |task, digest| KeyRow { task: TaskKey(task), created_at: time(1), digest, forget_at: time(9) };
+    for (scope, row) in [(scope, row(1, 3)), (bare, row(2, 4))] {
+        let wants = Wants { idempotency: vec![scope.clone()], ..Wants::default() };
+        assert_eq!(backend.read(&wants, 0).await.expect("read").idempotency, [(scope, row)]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_not_there_is_named_without_the_password() {
     let options = PostgresOptions::new("postgres://ann:secret@127.0.0.1:1/jobs");
     let Err(error) = PostgresBackend::connect(options).await else { panic!("nobody is there") };
@@ -588,8 +655,19 @@ async fn a_role_with_few_rights_runs_a_server() {
     commit(&backend, 1, tasks(vec![new_task(1)])).await;
     commit(&backend, 2, tasks(vec![end(1, Was::Live, ended(Status::Completed, Some(1)))])).await;
     assert_eq!(backend.read(&keys(&[1]), 2).await.expect("read").tasks.len(), 1);
-    let dropped = backend.drop_expired_partitions(at(3 * DAY_US)).await;
-    assert_eq!(dropped, Ok(vec![(Status::Completed, 1)]));
+    commit(&backend, 3, days(20_001, DayState::Closed)).await;
+    assert!(matches!(backend.day_step(at(3 * DAY_US)).await, Ok(DayStep::Drop(..))));
+    commit(&backend, 4, days(20_001, DayState::Gone)).await;
+    assert_eq!(backend.day_step(at(3 * DAY_US)).await, Ok(DayStep::More));
+    assert_eq!(
+        database
+            .number(
+                "SELECT count(*) FROM pg_class WHERE relname = 'ended_20001'
+        AND relnamespace = ':schema'::regnamespace"
+            )
+            .await,
+        0
+    );
     backend.close().await;
     client.batch_execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await.expect("dropped");
 }

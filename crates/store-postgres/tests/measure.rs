@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
@@ -12,8 +13,15 @@ use windlass_core::actor::Actor;
 use windlass_core::event::{Change, Event};
 use windlass_core::ids::{IdCodec, TaskKey, WorkerId};
 use windlass_core::status::Status;
+use windlass_core::store::Store;
 use windlass_ledger::journal::{ClaimEntry, ClaimRow};
-use windlass_store_postgres::{PostgresBackend, PostgresOptions};
+use windlass_store_postgres::{PostgresBackend, PostgresOptions, PostgresStore};
+use windlass_testkit::ManualClock;
+use windlass_testkit::fixtures::{queue, task};
+use windlass_testkit::rig::{LEASE, Witness};
+
+/// How much was written so far.
+const WAL: &str = "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint";
 
 /// About 200 bytes, as the benchmark of the whole product has it.
 fn payload() -> String {
@@ -92,12 +100,11 @@ async fn measure(name: &str, prepare: Option<bool>, pooled: bool) {
         let commits = (run.no - first) as f64 / seconds;
         println!("{name}: submit {batch}: {rows:.0} tasks/s, {commits:.0} commits/s");
     }
-    let wal = "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint";
     for batch in [1, 32, 200, 1000] {
         let from = 1 + (batch - 1) * 100;
         let mut key = run.key - 60_000 + from % 7;
         run.key += 0;
-        let wal_before = database.number(wal).await;
+        let wal_before = database.number(WAL).await;
         let began = Instant::now();
         run.finish(key..key, key..key + batch, false).await;
         let mut done = 0;
@@ -109,7 +116,7 @@ async fn measure(name: &str, prepare: Option<bool>, pooled: bool) {
         }
         run.finish(key..key + batch, key..key, true).await;
         let seconds = began.elapsed().as_secs_f64();
-        let wal = (database.number(wal).await - wal_before) as f64 / (done + batch) as f64;
+        let wal = (database.number(WAL).await - wal_before) as f64 / (done + batch) as f64;
         println!("{name}: end and claim {batch}: {:.0} tasks/s, {wal:.0} bytes of WAL a task", done as f64 / seconds);
         // The ones that ended are not there any more.
         run.submit(20_000, &payload).await;
@@ -147,4 +154,69 @@ async fn load_of_a_million() {
         println!("load: {count} live tasks in {:?}, the rest in {first:?}", began.elapsed());
     }
     run.backend.close().await;
+}
+
+/// Lets 100,000 tasks end and cleans them up an hour after `before`, while somebody submits all the time.
+async fn clean_up(name: &str, retention_days: f64, before: Duration) {
+    const TASKS: usize = 100_000;
+    let database = Database::new();
+    let clock = Arc::new(ManualClock::new());
+    let store =
+        PostgresStore::open(database.options(), LEASE, Some(Arc::clone(&clock) as _), Arc::<Witness>::default());
+    let store = store.await.expect("opens");
+    let change = format!("{{\"retention\":{{\"completed_days\":{retention_days}}}}}");
+    let change = serde_json::from_str(&change).expect("settings");
+    store.change_queue(queue("default"), change).await.expect("set");
+    for _ in 0..TASKS / 1_000 {
+        let new = (0..1_000).map(|_| task("a").parameters(&payload()).build()).collect();
+        let ids = store.submit(new).await.expect("taken").into_iter().map(|submitted| submitted.id).collect();
+        store.cancel(ids, Actor::Api).await.expect("cancelled");
+    }
+    clock.advance(before);
+    // Old events are looked through once a day; that is not what is measured.
+    while store.prune(500).await.expect("pruned").more {}
+    clock.advance(Duration::from_hours(1));
+    let (wal, began) = (database.number(WAL).await, Instant::now());
+    let done = tokio::sync::Notify::new();
+    let submits = async {
+        let mut waits = Vec::new();
+        let over = done.notified();
+        tokio::pin!(over);
+        while tokio::time::timeout(Duration::from_millis(5), &mut over).await.is_err() {
+            let began = Instant::now();
+            store.submit(vec![task("b").build()]).await.expect("taken");
+            waits.push(began.elapsed());
+        }
+        waits.sort_unstable();
+        waits
+    };
+    let prunes = async {
+        let (mut calls, mut changed) = (0, 0);
+        loop {
+            let sweep = store.prune(500).await.expect("pruned");
+            (calls, changed) = (calls + 1, changed + sweep.changed);
+            if !sweep.more {
+                done.notify_one();
+                return (calls, changed, began.elapsed());
+            }
+        }
+    };
+    let (waits, (calls, changed, took)) = tokio::join!(submits, prunes);
+    assert_eq!(changed, TASKS);
+    let wal = (database.number(WAL).await - wal) / 1_000_000;
+    let (middle, longest) = (waits[waits.len() / 2], waits[waits.len() - 1]);
+    println!(
+        "{name}: {changed} tasks in {took:?} and {calls} calls, {wal} MB of WAL; {} submits meanwhile: half within \
+         {middle:?}, the longest {longest:?}",
+        waits.len()
+    );
+    store.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes a minute and measures only"]
+async fn cleaning_up_by_days_and_by_rows() {
+    // They go before the end of a day, and after it.
+    clean_up("by rows", 0.5, Duration::from_mins(11 * 60 + 30)).await;
+    clean_up("by days", 1.0, Duration::from_hours(25)).await;
 }

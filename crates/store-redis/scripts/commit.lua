@@ -6,7 +6,7 @@
 -- 10 how many tags have intents, then tag and changes of each, then the changes.
 --
 -- Answers {1, what was last in each tag} if it was appended, {2} if it was there already,
--- {0, last} if the number is not next or it is another node's turn.
+-- {0, last} if the number is not next, it is another node's turn, or something new is there.
 
 local last = redis.call('HGET', KEYS[2], 'last') or '0:'
 local number, digest = string.match(last, '^(%d+):(.*)$')
@@ -29,11 +29,18 @@ if holder and holder ~= ARGV[7] then
     return {0, last}
 end
 
+local first = 11
+local tags = tonumber(ARGV[10])
+if knows_a_new_one(7, first + 2 * tags) then
+    if holder then
+        redis.call('DEL', KEYS[4])
+    end
+    return {0, last}
+end
+
 local own = ARGV[1] .. ':' .. ARGV[3]
 local id = ARGV[1] .. '-0'
 local answer = {1}
-local first = 11
-local tags = tonumber(ARGV[10])
 local names = ''
 if tags > 0 then
     local intents = {}

@@ -90,6 +90,24 @@ local function clear_places(segment, base, first, last)
     end
 end
 
+-- Whether a field that is said to be new is there. Arguments of 'new': the fields.
+local function knows_a_new_one(base, from)
+    local at, past = from, #ARGV
+    while at < past do
+        local first = at + 3
+        local last = at + 2 + tonumber(ARGV[at + 2])
+        if ARGV[at] == 'new' then
+            for _, value in ipairs(redis.call('HMGET', key_at(base, ARGV[at + 1]), unpack(ARGV, first, last))) do
+                if value then
+                    return true
+                end
+            end
+        end
+        at = last + 1
+    end
+    return false
+end
+
 local function run(base, from)
     local at, past = from, #ARGV
     while at < past do
@@ -108,7 +126,7 @@ local function run(base, from)
             set_places(key, base, first, last)
         elseif op == 'clear' then
             clear_places(key, base, first, last)
-        else
+        elseif op ~= 'new' then
             redis.call(op, key, unpack(ARGV, first, last))
         end
         at = last + 1

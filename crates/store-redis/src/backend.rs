@@ -51,6 +51,11 @@ impl Backend for RedisBackend {
         self.inner.pass().await;
     }
 
+    /// In a cluster keys are with their queue and not with the log.
+    fn refuses_known_keys(&self) -> bool {
+        !self.inner.writes.is_cluster()
+    }
+
     async fn commit(&self, entry: &Entry, changes: &Changes) -> Result<(), CommitError> {
         self.inner.commit(entry, changes).await
     }
@@ -109,5 +114,8 @@ impl Backend for RedisBackend {
         }
         self.inner.reads.close().await;
         self.inner.writes.close().await;
+        if let Some(commits) = &self.inner.commits {
+            commits.close().await;
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use windlass_cluster::backend::{Changes, Is, OverlayChange, TaskChange, Was};
+use windlass_cluster::backend::{Changes, Is, KeyChange, OverlayChange, TaskChange, Was};
 use windlass_core::ids::TaskKey;
 use windlass_core::limits::ATTEMPTS_KEPT;
 use windlass_core::names::QueueName;
@@ -26,6 +26,8 @@ pub(crate) const ERROR_RULES: &str = "error_rules";
 struct Tag {
     /// Operations that stand alone and go first.
     single: Vec<(&'static str, String, Vec<Vec<u8>>)>,
+    /// Idempotency keys that must not be there.
+    new_keys: Vec<Vec<u8>>,
     end: Vec<Vec<u8>>,
     again: Vec<Vec<u8>>,
     revive: Vec<Vec<u8>>,
@@ -65,6 +67,7 @@ impl Tag {
         for (op, key, args) in self.single {
             sheet.add(op, key, args);
         }
+        sheet.add_many("new", &key(queue::KEYS), None, self.new_keys, 1);
         if !self.end.is_empty() {
             let ended = sheet.number(key(queue::ENDED));
             sheet.add_many("end", &key(queue::LIVE), Some(ended), self.end, 2);
@@ -188,9 +191,13 @@ fn satellites(keys: &Keys, changes: &Changes, whereabouts: &Whereabouts, tags: &
         let Some(name) = queue_of(*task) else { continue };
         tags.entry(name).or_default().put(queue::PROGRESS, text(task.0), progress.as_ref().map(rows::encode));
     }
-    for (scope, row) in &changes.idempotency {
+    for (scope, change) in &changes.idempotency {
+        let row = change.row();
         let tag = tags.entry(queue_tag(&scope.queue)).or_default();
         let field = rows::key_field(scope);
+        if matches!(change, KeyChange::New(_)) {
+            tag.new_keys.push(field.clone());
+        }
         tag.put(queue::KEYS, field.clone(), row.as_ref().map(rows::pack_key));
         tag.rank(queue::KEYS_KEPT, field, row.map(|row| row.forget_at));
     }
@@ -252,9 +259,9 @@ fn task(keys: &Keys, tag_name: &str, tag: &mut Tag, change: &TaskChange) {
     }
     match (&change.is, &change.overlay) {
         (Is::Live, OverlayChange::Put(overlay)) => tag.set(queue::OVERLAYS, field(), rows::encode(overlay)),
-        (Is::Live, OverlayChange::Drop) => tag.unset(queue::OVERLAYS, field()),
-        (Is::Ended(_) | Is::Gone, _) if change.was == Was::Live => tag.unset(queue::OVERLAYS, field()),
-        (Is::Live, OverlayChange::Keep) | (Is::Ended(_) | Is::Gone, _) => {}
+        (Is::Live | Is::Ended(_), OverlayChange::Drop) => tag.unset(queue::OVERLAYS, field()),
+        (Is::Gone, _) if change.was == Was::Live => tag.unset(queue::OVERLAYS, field()),
+        (Is::Ended(_), OverlayChange::Put(_)) | (_, OverlayChange::Keep) | (Is::Gone, _) => {}
     }
 }
 

@@ -15,6 +15,7 @@ use crate::events;
 use crate::inner::Inner;
 use crate::intents::Job;
 use crate::keys::log;
+use crate::link::Link;
 use crate::scripts::Script;
 use crate::sheet::text;
 
@@ -99,12 +100,16 @@ impl Inner {
         self.replicated().await.map_err(CommitError::Unknown)
     }
 
+    fn commit_link(&self) -> &Link {
+        self.commits.as_ref().unwrap_or(&self.writes)
+    }
+
     /// Runs the script until it is known what has become of the entry, or time is up.
     async fn append(&self, script: &Script, keys: &[String], args: &[Vec<u8>]) -> Result<Answer, CommitError> {
         let mut lost: Option<Failure> = None;
         let asking = async {
             loop {
-                match self.writes.script(script, keys, args).await.and_then(answer) {
+                match self.commit_link().script(script, keys, args).await.and_then(answer) {
                     Ok(answer) => return Ok(answer),
                     Err(failure) if failure.refused && lost.is_none() => {
                         return Err(CommitError::Refused(failure.into()));
@@ -175,7 +180,8 @@ impl Inner {
         let Some((replicas, span)) = self.options.wait_replicas else { return Ok(()) };
         let mut wait = redis::cmd("WAIT");
         wait.arg(replicas).arg(span.as_millis() as u64);
-        let have: usize = self.writes.at_log(&wait).await?;
+        // On the connection of the commit: the server looks at what that has written.
+        let have: usize = self.commit_link().at_log(&wait).await?;
         if have < replicas {
             let reason = format!("written, but only {have} of {replicas} replicas have it after {span:?}");
             return Err(BackendError::new(reason));

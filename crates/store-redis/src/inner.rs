@@ -48,7 +48,9 @@ pub(crate) struct Inner {
     pub(crate) options: RedisOptions,
     pub(crate) keys: Keys,
     pub(crate) scripts: Scripts,
-    /// Commits and whatever must not wait behind a reader.
+    /// Commits, of the one thread that makes them; in a cluster they go with the other writes.
+    pub(crate) commits: Option<Link>,
+    /// Whatever must not wait behind a reader.
     pub(crate) writes: Link,
     /// Everything else.
     pub(crate) reads: Link,

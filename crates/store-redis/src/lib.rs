@@ -102,6 +102,7 @@ impl RedisBackend {
         let target = url::parse(&options.url).map_err(OpenError::Url)?;
         let reads = Link::open(&target, options.timeout).await?;
         let writes = Link::open(&target, options.timeout).await?;
+        let commits = Link::of_one_user(&target, options.timeout).await?;
         let listener = Link::open(&target, options.timeout).await?;
         let keys = keys::Keys::new(&target.prefix);
         let secret = secret(&writes, &keys).await?;
@@ -111,6 +112,7 @@ impl RedisBackend {
             keys,
             scripts: scripts::Scripts::new(),
             writes,
+            commits,
             reads,
             places: places::Places::default(),
             known: Known::default(),

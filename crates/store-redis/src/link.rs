@@ -1,6 +1,7 @@
 //! Connections: one server, the master that sentinels name, or a cluster. They are made when
 //! they are needed and made again when they break; every call ends within a bounded time.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
@@ -12,6 +13,7 @@ use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, FromRedisValue, IntoConnectionInfo, Pipeline,
     RedisConnectionInfo, TlsMode, Value,
 };
+use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 
 use crate::error::{Failure, OpenError};
@@ -29,7 +31,7 @@ pub(crate) struct Link {
 }
 
 enum Way {
-    One(Box<One>),
+    One(Arc<One>),
     Cluster(Box<ClusterConnection>),
 }
 
@@ -37,6 +39,8 @@ struct One {
     source: Source,
     current: Mutex<Option<(u64, MultiplexedConnection)>>,
     config: AsyncConnectionConfig,
+    /// Where connections are made and driven, whoever asks for one. Otherwise where they are asked for.
+    threads: Option<Handle>,
 }
 
 enum Source {
@@ -94,8 +98,21 @@ fn sentinel(target: &Target, master: &str, login: &Login) -> Result<SentinelClie
 }
 
 impl One {
-    async fn get(&self) -> Result<(u64, MultiplexedConnection), Failure> {
+    async fn get(self: &Arc<Self>) -> Result<(u64, MultiplexedConnection), Failure> {
+        if let Some((number, connection)) = &*self.current.lock().await
+            && *number % 2 == 0
+        {
+            return Ok((*number, connection.clone()));
+        }
+        let Some(threads) = &self.threads else { return self.connect().await };
+        let own = Arc::clone(self);
+        let made = threads.spawn(async move { own.connect().await }).await;
+        made.unwrap_or_else(|_| Err(Failure::before("the store is closed".to_owned())))
+    }
+
+    async fn connect(&self) -> Result<(u64, MultiplexedConnection), Failure> {
         let mut current = self.current.lock().await;
+        // Somebody else may have made one while we waited.
         if let Some((number, connection)) = &*current
             && *number % 2 == 0
         {
@@ -126,10 +143,22 @@ impl One {
 impl Link {
     /// A way to the servers; answers are waited for this long.
     pub(crate) async fn open(target: &Target, timeout: Duration) -> Result<Self, OpenError> {
+        Self::driven_by(Some(Handle::current()), target, timeout).await
+    }
+
+    /// A way to one server that is driven by whoever uses it, and only by them. In a cluster there is none.
+    pub(crate) async fn of_one_user(target: &Target, timeout: Duration) -> Result<Option<Self>, OpenError> {
+        match target.servers {
+            Servers::Cluster => Ok(None),
+            Servers::Standalone | Servers::Sentinel { .. } => Self::driven_by(None, target, timeout).await.map(Some),
+        }
+    }
+
+    async fn driven_by(threads: Option<Handle>, target: &Target, timeout: Duration) -> Result<Self, OpenError> {
         let unusable = |error: redis::RedisError| OpenError::Unreachable(error.to_string());
         let config =
             AsyncConnectionConfig::new().set_connection_timeout(Some(timeout / 2)).set_response_timeout(Some(timeout));
-        let one = |source| Way::One(Box::new(One { source, current: Mutex::new(None), config }));
+        let one = |source| Way::One(Arc::new(One { source, current: Mutex::new(None), config, threads }));
         let way = match &target.servers {
             Servers::Standalone => {
                 let (host, port) = target.hosts.first().ok_or_else(|| OpenError::Url("names no server".into()))?;

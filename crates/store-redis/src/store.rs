@@ -31,7 +31,7 @@ impl RedisStore {
         getrandom::fill(&mut node).map_err(|error| OpenError::Damaged(format!("no randomness: {error}")))?;
         let options = NodeOptions {
             name: "redis",
-            capabilities: Capabilities { batches_span_queues: true, durable: true },
+            capabilities: Capabilities { batches_span_queues: true, durable: true, keeps_whole_days: false },
             lease,
             clock,
             node: NodeId(u64::from_le_bytes(node)),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::*;
 use tokio::time::Instant;
 use windlass_cluster::backend::{
-    Backend, Changes, CommitError, Entry, Is, NodeId, OverlayChange, Tail, TaskChange, Wants, Was,
+    Backend, Changes, CommitError, Entry, Is, KeyChange, NodeId, OverlayChange, Tail, TaskChange, Wants, Was,
 };
 use windlass_core::breaker::{Record, Scope};
 use windlass_core::error_rules::ErrorRules;
@@ -149,7 +149,10 @@ async fn every_row_comes_back(place: Place) {
             (TaskKey(1), "first".into(), fixtures::json("1")),
             (TaskKey(1), "first".into(), fixtures::json("2")),
         ],
-        idempotency: BTreeMap::from([(scope.clone(), Some(key_row)), (bare.clone(), Some(key_row))]),
+        idempotency: BTreeMap::from([
+            (scope.clone(), KeyChange::Put(key_row)),
+            (bare.clone(), KeyChange::New(key_row)),
+        ]),
         uniques: BTreeMap::from([(unique, Some(unique_row))]),
         events: Some(events(&backend, 1, &[1, 2])),
         workers: BTreeMap::from([(worker.profile.id, Some(worker.clone()))]),
@@ -158,6 +161,7 @@ async fn every_row_comes_back(place: Place) {
         error_rules: Some(ErrorRules::default()),
         breakers: BTreeMap::from([(Scope::Type(fixtures::task_type("mail")), Some(Record::default()))]),
         taken: Vec::new(),
+        days: BTreeMap::new(),
     };
     commit(&backend, 1, &changes).await;
     assert!(matches!(other.tail(0, 10).await, Ok(Tail::Entries(entries)) if entries.len() == 1));
@@ -204,7 +208,7 @@ async fn every_row_comes_back(place: Place) {
     let gone = Changes {
         claims: BTreeMap::from([(5, None)]),
         progress: BTreeMap::from([(TaskKey(1), None)]),
-        idempotency: BTreeMap::from([(scope, None), (bare, None)]),
+        idempotency: BTreeMap::from([(scope, KeyChange::Gone), (bare, KeyChange::Gone)]),
         uniques: BTreeMap::from([(unique, None)]),
         workers: BTreeMap::from([(worker.profile.id, None)]),
         queues: BTreeMap::from([(fixtures::queue("rich"), None)]),
@@ -321,7 +325,7 @@ async fn attempts_are_bounded(place: Place) {
 async fn what_is_over_is_found_and_pruned(place: Place) {
     let backend = place.open().await;
     let scope = |key: &str| KeyScope { queue: fixtures::queue("q"), tenant: None, key: fixtures::text(key) };
-    let key = |forget_at| Some(KeyRow { task: TaskKey(1), created_at: at(1), digest: 3, forget_at });
+    let key = |forget_at| KeyChange::Put(KeyRow { task: TaskKey(1), created_at: at(1), digest: 3, forget_at });
     let unique = |held, keep_until| Some(UniqueRow { task: TaskKey(1), created_at: at(1), held, keep_until });
     let changes = Changes {
         tasks: vec![new_task("q", 1), new_task("q", 2)],

@@ -100,7 +100,7 @@ impl SqliteStore {
         let inbox = thread::start(writer, host, Arc::new(move || on_fatal("the writer panicked"))).map_err(unusable)?;
         Ok(Arc::new(LedgerStore::new(Parts {
             name: "sqlite",
-            capabilities: Capabilities { batches_span_queues: true, durable: true },
+            capabilities: Capabilities { batches_span_queues: true, durable: true, keeps_whole_days: false },
             clock,
             ids,
             inbox: Arc::new(inbox),

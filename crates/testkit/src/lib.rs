@@ -8,6 +8,7 @@
 //! - [`conformance`]: the behaviour every store must show, one test each;
 //!   [`conformance_suite!`] gives a store crate all of them in one line.
 //! - [`shaky::ShakyStore`]: a store that can be made to fail, for tests of outages and of many nodes.
+//! - [`front`]: for a store in front of another, [`pass_on!`] has the verbs that it only passes on.
 //! - [`model`]: a naive reference of the whole queue, driven beside a real store by random
 //!   operations.
 //!
@@ -20,10 +21,12 @@
 pub mod clock;
 pub mod conformance;
 pub mod fixtures;
+pub mod front;
 pub mod hopping;
 pub mod memory;
 pub mod model;
 pub mod rig;
+mod rows;
 pub mod shaky;
 pub mod shared_memory;
 

@@ -4,25 +4,22 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use windlass_core::breaker::{Record, Scope};
 use windlass_core::error_rules::ErrorRules;
-use windlass_core::event::{Committed, Event, Observer};
-use windlass_core::filter::TaskFilter;
+use windlass_core::event::{Committed, Observer};
 use windlass_core::ids::{IdCodec, TaskKey, WorkerId};
 use windlass_core::json::Json;
 use windlass_core::keys::UniqueKey;
-use windlass_core::limits::ATTEMPTS_KEPT;
 use windlass_core::names::{QueueName, TaskType};
 use windlass_core::settings::{QueueSettings, TypeSettings};
 use windlass_core::status::Status;
 use windlass_core::store::{Capabilities, StoreError};
 use windlass_core::task::{FailedAttempt, Progress, TaskSpec};
 use windlass_core::time::{Clock, Timestamp};
-use windlass_ledger::archive::{Archive, Cold};
 use windlass_ledger::batch::{Operation, Writer};
 use windlass_ledger::journal::{
     ClaimRow, Ended, Fault, Journal, JournalError, JournalResult, KeyRow, KeyScope, Overlay, Recovered, Sequence,
@@ -31,32 +28,14 @@ use windlass_ledger::journal::{
 use windlass_ledger::recover::Recovery;
 use windlass_ledger::store::{Alone, Inbox, LedgerStore, Parts};
 
-/// The secret of ids: fixed, so that a test that fails can be run again as it was.
-const SECRET: [u8; 16] = *b"windlass-testkit";
+use crate::rows::{RowArchive, Rows, SECRET, lock};
 
-#[derive(Clone, Default)]
-struct Rows {
-    tasks: BTreeMap<TaskKey, TaskRow>,
-    overlays: BTreeMap<TaskKey, Overlay>,
-    ended: BTreeMap<TaskKey, Ended>,
-    attempts: BTreeMap<TaskKey, Vec<FailedAttempt>>,
-    progress: BTreeMap<TaskKey, Progress>,
-    steps: BTreeMap<TaskKey, BTreeMap<String, Json>>,
-    keys: BTreeMap<KeyScope, KeyRow>,
-    uniques: BTreeMap<UniqueKey, UniqueRow>,
-    events: BTreeMap<u64, (Timestamp, Vec<Event>)>,
-}
-
-#[derive(Clone, Default)]
+#[derive(Default)]
 struct MemoryJournal {
     rows: Arc<Mutex<Rows>>,
     is_full: Arc<AtomicBool>,
     /// What is rolled back to, where a commit will be refused.
     before: Option<Rows>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl MemoryJournal {
@@ -86,7 +65,7 @@ impl Journal for MemoryJournal {
     }
 
     fn task(&mut self, key: TaskKey) -> JournalResult<Option<TaskRow>> {
-        Ok(self.rows().tasks.get(&key).cloned())
+        Ok(self.rows().tasks.get(&key).map(|row| TaskRow::clone(row)))
     }
 
     fn overlay(&mut self, key: TaskKey) -> JournalResult<Option<Overlay>> {
@@ -98,7 +77,7 @@ impl Journal for MemoryJournal {
     }
 
     fn idempotency(&mut self, scope: &KeyScope) -> JournalResult<Option<KeyRow>> {
-        Ok(self.rows().keys.get(scope).copied())
+        Ok(self.rows().idempotency.get(scope).copied())
     }
 
     fn unique(&mut self, key: UniqueKey) -> JournalResult<Option<UniqueRow>> {
@@ -130,12 +109,12 @@ impl Journal for MemoryJournal {
             original_parameters: None,
             auto_replayed: false,
         };
-        self.rows().tasks.insert(key, row);
+        self.rows().tasks.insert(key, Arc::new(row));
         Ok(())
     }
 
     fn update_task(&mut self, key: TaskKey, row: &TaskRow) -> JournalResult<()> {
-        self.rows().tasks.insert(key, row.clone());
+        self.rows().tasks.insert(key, Arc::new(row.clone()));
         Ok(())
     }
 
@@ -176,12 +155,7 @@ impl Journal for MemoryJournal {
     }
 
     fn insert_attempt(&mut self, key: TaskKey, attempt: &FailedAttempt) -> JournalResult<()> {
-        let mut rows = self.rows();
-        let attempts = rows.attempts.entry(key).or_default();
-        attempts.push(attempt.clone());
-        if attempts.len() > ATTEMPTS_KEPT {
-            attempts.remove(1);
-        }
+        self.rows().insert_attempt(key, attempt.clone());
         Ok(())
     }
 
@@ -194,12 +168,12 @@ impl Journal for MemoryJournal {
     }
 
     fn insert_step(&mut self, key: TaskKey, name: &str, result: &Json) -> JournalResult<()> {
-        self.rows().steps.entry(key).or_default().entry(name.to_owned()).or_insert_with(|| result.clone());
+        self.rows().insert_step(key, name.to_owned(), result.clone());
         Ok(())
     }
 
     fn put_idempotency(&mut self, scope: &KeyScope, row: &KeyRow) -> JournalResult<()> {
-        self.rows().keys.insert(scope.clone(), *row);
+        self.rows().idempotency.insert(scope.clone(), *row);
         Ok(())
     }
 
@@ -249,85 +223,26 @@ impl Journal for MemoryJournal {
     }
 
     fn expired_tasks(&mut self, now: Timestamp, limit: usize) -> JournalResult<Vec<(TaskKey, Status)>> {
-        let rows = self.rows();
-        let expired = rows.ended.iter().filter(|(_, ended)| ended.keep_until.is_some_and(|until| until <= now));
-        Ok(expired.map(|(key, ended)| (*key, ended.status)).take(limit).collect())
+        Ok(self.rows().expired_tasks(now, limit))
     }
 
     fn delete_task(&mut self, key: TaskKey) -> JournalResult<()> {
-        let mut rows = self.rows();
-        rows.tasks.remove(&key);
-        rows.ended.remove(&key);
-        rows.attempts.remove(&key);
-        rows.progress.remove(&key);
-        rows.steps.remove(&key);
+        self.rows().delete_task(key);
         Ok(())
     }
 
     fn expired_keys(&mut self, now: Timestamp, limit: usize) -> JournalResult<Vec<(KeyScope, KeyRow)>> {
-        let rows = self.rows();
-        let expired = rows.keys.iter().filter(|(_, row)| row.forget_at <= now);
-        Ok(expired.map(|(scope, row)| (scope.clone(), *row)).take(limit).collect())
+        Ok(self.rows().expired_keys(now, limit))
     }
 
     fn delete_key(&mut self, scope: &KeyScope) -> JournalResult<()> {
-        self.rows().keys.remove(scope);
+        self.rows().idempotency.remove(scope);
         Ok(())
     }
 
     fn prune_events(&mut self, before: Timestamp, _: usize) -> JournalResult<bool> {
-        let codec = IdCodec::new(SECRET);
-        let mut rows = self.rows();
-        let Rows { events, tasks, .. } = &mut *rows;
-        events.retain(|_, (at, events)| {
-            if *at < before {
-                events.retain(|event| codec.task_key(event.task_id).is_some_and(|key| tasks.contains_key(&key)));
-            }
-            !events.is_empty()
-        });
+        self.rows().prune_events(before);
         Ok(false)
-    }
-}
-
-#[async_trait]
-impl Archive for MemoryJournal {
-    async fn cold(&self, keys: Vec<TaskKey>) -> Result<Vec<Option<Cold>>, StoreError> {
-        let rows = self.rows();
-        let cold = |key: TaskKey| {
-            Some(Cold {
-                row: rows.tasks.get(&key)?.clone(),
-                overlay: rows.overlays.get(&key).cloned(),
-                ended: rows.ended.get(&key).cloned(),
-                progress: rows.progress.get(&key).cloned(),
-                failed_attempts: rows.attempts.get(&key).cloned().unwrap_or_default(),
-            })
-        };
-        Ok(keys.into_iter().map(cold).collect())
-    }
-
-    async fn candidates(
-        &self,
-        below: TaskKey,
-        _: TaskFilter,
-        limit: usize,
-    ) -> Result<(Vec<TaskKey>, Option<TaskKey>), StoreError> {
-        let keys: Vec<TaskKey> = self.rows().tasks.range(..below).rev().map(|(key, _)| *key).take(limit).collect();
-        let rest = keys.last().copied().filter(|_| keys.len() == limit);
-        Ok((keys, rest))
-    }
-
-    async fn events_in(&self, nos: Vec<u64>) -> Result<Vec<Event>, StoreError> {
-        let rows = self.rows();
-        Ok(nos.iter().filter_map(|no| rows.events.get(no)).flat_map(|(_, events)| events.clone()).collect())
-    }
-
-    async fn events_from(&self, from: u64, limit: usize) -> Result<Vec<(u64, Vec<Event>)>, StoreError> {
-        let rows = self.rows();
-        Ok(rows.events.range(from..).take(limit + 1).map(|(no, (_, events))| (*no, events.clone())).collect())
-    }
-
-    async fn bytes(&self) -> Option<u64> {
-        None
     }
 }
 
@@ -379,14 +294,15 @@ impl MemoryStore {
         let journal = MemoryJournal { is_full, ..MemoryJournal::default() };
         let found = Recovered { secret: SECRET, next_task: 1, next_claim: 1, next_event: 1, ..Recovered::default() };
         let ledger = Recovery::new(Arc::clone(&clock), found).finish(Duration::ZERO);
-        let (writer, shared) = Writer::new(ledger, journal.clone(), observer);
+        let archive = Arc::new(RowArchive(Arc::clone(&journal.rows)));
+        let (writer, shared) = Writer::new(ledger, journal, observer);
         Arc::new(LedgerStore::new(Parts {
             name: "memory",
-            capabilities: Capabilities { batches_span_queues: true, durable: false },
+            capabilities: Capabilities { batches_span_queues: true, durable: false, keeps_whole_days: false },
             clock,
             ids: IdCodec::new(SECRET),
             inbox: Arc::new(Inline(Mutex::new(Some(writer)))),
-            archive: Arc::new(journal),
+            archive,
             shared,
             others: Arc::new(Alone),
         }))

@@ -8,8 +8,10 @@ use async_trait::async_trait;
 use windlass_core::actor::Actor;
 use windlass_core::breaker::{Forced, Scope, View};
 use windlass_core::event::{Committed, Event, Observer};
+use windlass_core::fact::Fact;
 use windlass_core::filter::TaskFilter;
 use windlass_core::ids::{TaskId, WorkerId};
+use windlass_core::retention::to_the_end_of_the_day;
 use windlass_core::settings::{QueueChange, QueueSettings, TypeChange, TypeSettings};
 use windlass_core::status::Status;
 use windlass_core::store::{
@@ -47,6 +49,7 @@ pub trait Fixture: Send + Sync {
 #[derive(Debug, Default)]
 pub struct Witness {
     seen: Mutex<Vec<Committed>>,
+    heard: Mutex<Vec<Fact>>,
 }
 
 impl Witness {
@@ -54,11 +57,20 @@ impl Witness {
     pub fn seen(&self) -> Vec<Committed> {
         self.seen.lock().expect("no test panics while it watches").clone()
     }
+
+    /// All that it learnt of other nodes so far, in order.
+    pub fn heard(&self) -> Vec<Fact> {
+        self.heard.lock().expect("no test panics while it watches").clone()
+    }
 }
 
 impl Observer for Witness {
     fn committed(&self, changes: &[Committed]) {
         self.seen.lock().expect("no test panics while it watches").extend_from_slice(changes);
+    }
+
+    fn followed(&self, facts: &[Fact]) {
+        self.heard.lock().expect("no test panics while it watches").extend_from_slice(facts);
     }
 }
 
@@ -116,6 +128,12 @@ impl Rig {
     /// Moves the clock and nothing else.
     pub fn advance(&self, span: Duration) -> Timestamp {
         self.clock.advance(span)
+    }
+
+    /// When a task may go that ends now and is kept for this long.
+    pub fn kept_until(&self, kept: Duration) -> Timestamp {
+        let whole_days = self.store.capabilities().keeps_whole_days;
+        if whole_days { to_the_end_of_the_day(self.now(), kept) } else { self.now() + kept }
     }
 
     // Tasks in.

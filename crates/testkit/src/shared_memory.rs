@@ -3,54 +3,38 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::{mpsc, watch};
 use windlass_cluster::backend::{
-    Backend, BackendError, Changes, CommitError, Entry, Found, Is, NodeId, OverlayChange, Snapshot, Tail, TaskRecord,
-    Wants,
+    Backend, BackendError, Changes, CommitError, Entry, Found, Is, KeyChange, NodeId, OverlayChange, Snapshot, Tail,
+    TaskRecord, Wants,
 };
 use windlass_core::breaker::{Record, Scope};
 use windlass_core::error_rules::{ErrorRules, RuleBook};
-use windlass_core::event::Event;
-use windlass_core::filter::TaskFilter;
 use windlass_core::ids::{IdCodec, TaskId, TaskKey, WorkerId};
-use windlass_core::json::Json;
 use windlass_core::keys::UniqueKey;
 use windlass_core::lane::LaneKey;
-use windlass_core::limits::ATTEMPTS_KEPT;
 use windlass_core::names::{QueueName, TaskType};
 use windlass_core::retry::grown_timeout;
 use windlass_core::settings::{QueueSettings, Settings, TypeSettings};
 use windlass_core::status::Status;
-use windlass_core::store::{InboxItem, StoreError};
-use windlass_core::task::{FailedAttempt, Progress};
+use windlass_core::store::InboxItem;
 use windlass_core::time::{Clock, Timestamp};
-use windlass_ledger::archive::{Archive, Cold};
-use windlass_ledger::journal::{
-    CancelledRow, ClaimRow, Ended, KeyRow, KeyScope, LiveRow, Overlay, Recovered, TaskRow, UniqueRow, WorkerRow,
-};
+use windlass_ledger::archive::Archive;
+use windlass_ledger::journal::{CancelledRow, ClaimRow, KeyRow, KeyScope, LiveRow, Recovered, WorkerRow};
 
-/// The secret of ids: fixed, so that a test that fails can be run again as it was.
-const SECRET: [u8; 16] = *b"windlass-testkit";
+use crate::rows::{RowArchive, Rows, SECRET, lock};
 
 #[derive(Default)]
 struct Tables {
     log: Vec<Entry>,
     /// Entries before the first that is still there.
     cut: u64,
-    tasks: BTreeMap<TaskKey, Arc<TaskRow>>,
-    overlays: BTreeMap<TaskKey, Overlay>,
-    ended: BTreeMap<TaskKey, Ended>,
+    rows: Rows,
     claims: BTreeMap<u64, ClaimRow>,
-    attempts: BTreeMap<TaskKey, Vec<FailedAttempt>>,
-    progress: BTreeMap<TaskKey, Progress>,
-    steps: BTreeMap<TaskKey, BTreeMap<String, Json>>,
-    idempotency: BTreeMap<KeyScope, KeyRow>,
-    uniques: BTreeMap<UniqueKey, UniqueRow>,
-    events: BTreeMap<u64, (Timestamp, Vec<Event>)>,
     workers: BTreeMap<WorkerId, WorkerRow>,
     queues: BTreeMap<QueueName, QueueSettings>,
     types: BTreeMap<TaskType, TypeSettings>,
@@ -63,7 +47,7 @@ struct Tables {
 /// A database that nodes share.
 pub struct SharedMemory {
     clock: Arc<dyn Clock>,
-    tables: Mutex<Tables>,
+    tables: Arc<Mutex<Tables>>,
     grown: watch::Sender<u64>,
     /// While set, every call fails.
     pub is_away: AtomicBool,
@@ -81,7 +65,7 @@ impl SharedMemory {
     pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
         Arc::new(Self {
             clock,
-            tables: Mutex::default(),
+            tables: Arc::default(),
             grown: watch::Sender::new(0),
             is_away: AtomicBool::new(false),
             lose_every: AtomicU64::new(0),
@@ -92,7 +76,7 @@ impl SharedMemory {
     }
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.tables)
     }
 
     fn reach(&self) -> Result<MutexGuard<'_, Tables>, BackendError> {
@@ -100,6 +84,11 @@ impl SharedMemory {
             return Err(BackendError::new("the database is away"));
         }
         Ok(self.tables())
+    }
+
+    /// Reads the rows beside the writer, also while the database is away.
+    pub fn archive(&self) -> Arc<dyn Archive> {
+        Arc::new(RowArchive(Arc::clone(&self.tables)))
     }
 
     /// Writes a task into the inbox and says under which id it will be found.
@@ -129,6 +118,12 @@ fn put<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) {
     };
 }
 
+impl AsRef<Rows> for Tables {
+    fn as_ref(&self) -> &Rows {
+        &self.rows
+    }
+}
+
 impl Tables {
     fn last(&self) -> u64 {
         self.log.last().map_or(self.cut, |entry| entry.no)
@@ -146,47 +141,39 @@ impl Tables {
         for change in changes.tasks {
             let key = change.key;
             if let Some(row) = change.row {
-                self.tasks.insert(key, row);
+                self.rows.tasks.insert(key, row);
             }
             match change.overlay {
                 OverlayChange::Keep => {}
                 OverlayChange::Put(overlay) => {
-                    self.overlays.insert(key, *overlay);
+                    self.rows.overlays.insert(key, *overlay);
                 }
                 OverlayChange::Drop => {
-                    self.overlays.remove(&key);
+                    self.rows.overlays.remove(&key);
                 }
             }
             match change.is {
                 Is::Live => {
-                    self.ended.remove(&key);
+                    self.rows.ended.remove(&key);
                 }
                 Is::Ended(ended) => {
-                    self.ended.insert(key, *ended);
+                    self.rows.ended.insert(key, *ended);
                 }
                 Is::Gone => {
-                    self.tasks.remove(&key);
-                    self.ended.remove(&key);
-                    self.attempts.remove(&key);
-                    self.progress.remove(&key);
-                    self.steps.remove(&key);
+                    self.rows.delete_task(key);
                 }
             }
         }
         for (key, attempt) in changes.attempts {
-            let attempts = self.attempts.entry(key).or_default();
-            attempts.push(attempt);
-            if attempts.len() > ATTEMPTS_KEPT {
-                attempts.remove(1);
-            }
+            self.rows.insert_attempt(key, attempt);
         }
         for (key, name, result) in changes.steps {
-            self.steps.entry(key).or_default().entry(name).or_insert(result);
+            self.rows.insert_step(key, name, result);
         }
         changes.claims.into_iter().for_each(|(first, row)| put(&mut self.claims, first, row));
-        changes.progress.into_iter().for_each(|(key, row)| put(&mut self.progress, key, row));
-        changes.idempotency.into_iter().for_each(|(scope, row)| put(&mut self.idempotency, scope, row));
-        changes.uniques.into_iter().for_each(|(key, row)| put(&mut self.uniques, key, row));
+        changes.progress.into_iter().for_each(|(key, row)| put(&mut self.rows.progress, key, row));
+        changes.idempotency.into_iter().for_each(|(scope, key)| put(&mut self.rows.idempotency, scope, key.row()));
+        changes.uniques.into_iter().for_each(|(key, row)| put(&mut self.rows.uniques, key, row));
         changes.workers.into_iter().for_each(|(id, row)| put(&mut self.workers, id, row));
         changes.queues.into_iter().for_each(|(name, row)| put(&mut self.queues, name, row));
         changes.types.into_iter().for_each(|(name, row)| put(&mut self.types, name, row));
@@ -196,7 +183,7 @@ impl Tables {
             self.inbox.remove(&no);
         }
         if let Some(row) = changes.events {
-            self.events.insert(row.no, (row.at, row.events));
+            self.rows.events.insert(row.no, (row.at, row.events));
         }
     }
 
@@ -214,8 +201,8 @@ impl Tables {
         let (mut timeouts, mut cancelled) = (BTreeMap::new(), BTreeMap::new());
         for entry in self.claims.values().flat_map(|claim| &claim.entries) {
             let key = TaskKey(entry.key);
-            let Some(row) = self.tasks.get(&key) else { continue };
-            match self.ended.get(&key) {
+            let Some(row) = self.rows.tasks.get(&key) else { continue };
+            match self.rows.ended.get(&key) {
                 Some(ended) if ended.status == Status::Cancelled => {
                     let row = CancelledRow {
                         created_at: row.created_at,
@@ -227,7 +214,7 @@ impl Tables {
                 }
                 Some(_) => {}
                 None => {
-                    let growths = self.overlays.get(&key).map_or(0, |overlay| overlay.timeouts);
+                    let growths = self.rows.overlays.get(&key).map_or(0, |overlay| overlay.timeouts);
                     let policy = &row.spec.policy;
                     timeouts
                         .insert(entry.key, grown_timeout(policy.timeout, policy.retry.timeout_growth, growths.into()));
@@ -235,8 +222,8 @@ impl Tables {
             }
         }
         let mut dead_letters = BTreeMap::new();
-        for (key, _) in self.ended.iter().filter(|(_, ended)| ended.status == Status::DeadLetter) {
-            if let Some(row) = self.tasks.get(key) {
+        for (key, _) in self.rows.ended.iter().filter(|(_, ended)| ended.status == Status::DeadLetter) {
+            if let Some(row) = self.rows.tasks.get(key) {
                 *dead_letters.entry((row.spec.queue.clone(), row.spec.task_type.clone())).or_default() += 1;
             }
         }
@@ -253,7 +240,7 @@ impl Tables {
     }
 
     fn live_rows(&self) -> Vec<LiveRow> {
-        let live = self.tasks.iter().filter(|(key, _)| !self.ended.contains_key(key));
+        let live = self.rows.tasks.iter().filter(|(key, _)| !self.rows.ended.contains_key(key));
         live.map(|(key, row)| LiveRow {
             key: *key,
             lane: LaneKey {
@@ -268,7 +255,7 @@ impl Tables {
             expires_at: row.spec.expires_at,
             flow_key: row.spec.flow_key.clone(),
             unique: row.spec.unique.is_some(),
-            overlay: self.overlays.get(key).cloned(),
+            overlay: self.rows.overlays.get(key).cloned(),
         })
         .collect()
     }
@@ -314,12 +301,20 @@ impl Backend for SharedMemory {
 
     async fn pass(&self) {}
 
+    fn refuses_known_keys(&self) -> bool {
+        true
+    }
+
     async fn commit(&self, entry: &Entry, changes: &Changes) -> Result<(), CommitError> {
         let mut tables = self.reach().map_err(CommitError::Refused)?;
         if entry.no != tables.last() + 1 {
             return Err(CommitError::Behind);
         }
         if changes.taken.iter().any(|no| !tables.inbox.contains_key(no)) {
+            return Err(CommitError::Behind);
+        }
+        let is_new = |change: &KeyChange| matches!(change, KeyChange::New(_));
+        if changes.idempotency.iter().any(|(scope, key)| is_new(key) && tables.rows.idempotency.contains_key(scope)) {
             return Err(CommitError::Behind);
         }
         let commit = self.commits.fetch_add(1, Ordering::SeqCst) + 1;
@@ -339,50 +334,38 @@ impl Backend for SharedMemory {
         let tables = self.reach()?;
         let task = |key: &TaskKey| {
             let record = TaskRecord {
-                row: Arc::clone(tables.tasks.get(key)?),
-                overlay: tables.overlays.get(key).cloned(),
-                ended: tables.ended.get(key).cloned(),
-                steps: tables.steps.get(key).cloned().unwrap_or_default(),
+                row: Arc::clone(tables.rows.tasks.get(key)?),
+                overlay: tables.rows.overlays.get(key).cloned(),
+                ended: tables.rows.ended.get(key).cloned(),
+                steps: tables.rows.steps.get(key).cloned().unwrap_or_default(),
             };
             Some((*key, record))
         };
-        let key_row = |scope: &KeyScope| Some((scope.clone(), *tables.idempotency.get(scope)?));
+        let key_row = |scope: &KeyScope| Some((scope.clone(), *tables.rows.idempotency.get(scope)?));
         Ok(Found {
             tasks: wants.tasks.iter().filter_map(task).collect(),
             claims: wants.claims.iter().filter_map(|first| tables.claims.get(first).cloned()).collect(),
             idempotency: wants.idempotency.iter().filter_map(key_row).collect(),
-            uniques: wants.uniques.iter().filter_map(|key| Some((*key, *tables.uniques.get(key)?))).collect(),
+            uniques: wants.uniques.iter().filter_map(|key| Some((*key, *tables.rows.uniques.get(key)?))).collect(),
         })
     }
 
     async fn expired_tasks(&self, now: Timestamp, limit: usize) -> Result<Vec<(TaskKey, Status)>, BackendError> {
-        let tables = self.reach()?;
-        let expired = tables.ended.iter().filter(|(_, ended)| ended.keep_until.is_some_and(|until| until <= now));
-        Ok(expired.map(|(key, ended)| (*key, ended.status)).take(limit).collect())
+        Ok(self.reach()?.rows.expired_tasks(now, limit))
     }
 
     async fn expired_keys(&self, now: Timestamp, limit: usize) -> Result<Vec<(KeyScope, KeyRow)>, BackendError> {
-        let tables = self.reach()?;
-        let expired = tables.idempotency.iter().filter(|(_, row)| row.forget_at <= now);
-        Ok(expired.map(|(scope, row)| (scope.clone(), *row)).take(limit).collect())
+        Ok(self.reach()?.rows.expired_keys(now, limit))
     }
 
     async fn expired_uniques(&self, now: Timestamp, limit: usize) -> Result<Vec<UniqueKey>, BackendError> {
         let tables = self.reach()?;
-        let expired = tables.uniques.iter().filter(|(_, row)| !row.is_taken(now));
+        let expired = tables.rows.uniques.iter().filter(|(_, row)| !row.is_taken(now));
         Ok(expired.map(|(key, _)| *key).take(limit).collect())
     }
 
     async fn prune_events(&self, before: Timestamp, _: usize) -> Result<bool, BackendError> {
-        let codec = IdCodec::new(SECRET);
-        let mut tables = self.reach()?;
-        let Tables { events, tasks, .. } = &mut *tables;
-        events.retain(|_, (at, events)| {
-            if *at < before {
-                events.retain(|event| codec.task_key(event.task_id).is_some_and(|key| tasks.contains_key(&key)));
-            }
-            !events.is_empty()
-        });
+        self.reach()?.rows.prune_events(before);
         Ok(false)
     }
 
@@ -414,46 +397,4 @@ impl Backend for SharedMemory {
     }
 
     async fn close(&self) {}
-}
-
-#[async_trait]
-impl Archive for SharedMemory {
-    async fn cold(&self, keys: Vec<TaskKey>) -> Result<Vec<Option<Cold>>, StoreError> {
-        let tables = self.tables();
-        let cold = |key: TaskKey| {
-            Some(Cold {
-                row: TaskRow::clone(tables.tasks.get(&key)?),
-                overlay: tables.overlays.get(&key).cloned(),
-                ended: tables.ended.get(&key).cloned(),
-                progress: tables.progress.get(&key).cloned(),
-                failed_attempts: tables.attempts.get(&key).cloned().unwrap_or_default(),
-            })
-        };
-        Ok(keys.into_iter().map(cold).collect())
-    }
-
-    async fn candidates(
-        &self,
-        below: TaskKey,
-        _: TaskFilter,
-        limit: usize,
-    ) -> Result<(Vec<TaskKey>, Option<TaskKey>), StoreError> {
-        let keys: Vec<TaskKey> = self.tables().tasks.range(..below).rev().map(|(key, _)| *key).take(limit).collect();
-        let rest = keys.last().copied().filter(|_| keys.len() == limit);
-        Ok((keys, rest))
-    }
-
-    async fn events_in(&self, nos: Vec<u64>) -> Result<Vec<Event>, StoreError> {
-        let tables = self.tables();
-        Ok(nos.iter().filter_map(|no| tables.events.get(no)).flat_map(|(_, events)| events.clone()).collect())
-    }
-
-    async fn events_from(&self, from: u64, limit: usize) -> Result<Vec<(u64, Vec<Event>)>, StoreError> {
-        let tables = self.tables();
-        Ok(tables.events.range(from..).take(limit + 1).map(|(no, (_, events))| (*no, events.clone())).collect())
-    }
-
-    async fn bytes(&self) -> Option<u64> {
-        None
-    }
 }

@@ -10,32 +10,41 @@ use tokio::time::Instant;
 
 use windlass_cluster::backend::NodeId;
 use windlass_cluster::{NodeOptions, open};
+use windlass_core::fact::{Fact, Happened};
 use windlass_core::ids::{TaskId, WorkerId};
 use windlass_core::keys::OnFailure;
 use windlass_core::status::Status;
-use windlass_core::store::{Applied, Capabilities, ClaimRequest, Finish, InboxItem, Intake, Store, SubmitError};
+use windlass_core::store::{
+    Applied, Capabilities, ClaimRequest, Finish, InboxItem, Intake, Outcome, Store, SubmitError,
+};
 use windlass_testkit::ManualClock;
-use windlass_testkit::fixtures::{completed, profile, task};
+use windlass_testkit::fixtures::{completed, error, profile, task};
 use windlass_testkit::rig::{LEASE, Witness, soon};
 use windlass_testkit::shared_memory::SharedMemory;
 
 async fn nodes(count: u64) -> (Arc<SharedMemory>, Vec<Arc<dyn Store>>) {
+    let (database, nodes, _) = watched_nodes(count).await;
+    (database, nodes)
+}
+
+async fn watched_nodes(count: u64) -> (Arc<SharedMemory>, Vec<Arc<dyn Store>>, Vec<Arc<Witness>>) {
     let clock = Arc::new(ManualClock::new());
     let database = SharedMemory::new(Arc::clone(&clock) as _);
-    let mut nodes: Vec<Arc<dyn Store>> = Vec::new();
+    let (mut nodes, mut witnesses): (Vec<Arc<dyn Store>>, Vec<_>) = (Vec::new(), Vec::new());
     for number in 1..=count {
         let options = NodeOptions {
             name: "shared",
-            capabilities: Capabilities { batches_span_queues: true, durable: true },
+            capabilities: Capabilities { batches_span_queues: true, durable: true, keeps_whole_days: false },
             lease: LEASE,
             clock: Some(Arc::clone(&clock) as _),
             node: NodeId(number),
         };
         let witness = Arc::new(Witness::default());
-        nodes
-            .push(open(Arc::clone(&database) as _, Arc::clone(&database) as _, options, witness).await.expect("opens"));
+        let node = open(Arc::clone(&database) as _, database.archive(), options, Arc::clone(&witness) as _);
+        nodes.push(node.await.expect("opens"));
+        witnesses.push(witness);
     }
-    (database, nodes)
+    (database, nodes, witnesses)
 }
 
 async fn worker(node: &Arc<dyn Store>) -> WorkerId {
@@ -142,6 +151,69 @@ async fn a_node_that_was_left_behind_loads_everything_anew() {
     })
     .await;
     assert_eq!(claimed.tasks.iter().map(|task| task.id).collect::<Vec<_>>(), ids);
+}
+
+/// What was counted, by type and what happened.
+fn counted(facts: &[Fact]) -> BTreeMap<(String, &'static str), u64> {
+    let mut counts = BTreeMap::new();
+    for fact in facts.iter().filter(|fact| fact.counts()) {
+        let what = match fact.happened {
+            Happened::Submitted => "submitted",
+            Happened::Claimed { .. } => "claimed",
+            Happened::Completed => "completed",
+            Happened::Retried(_) => "retried",
+            Happened::Failed(_) => "failed",
+            Happened::Poisoned(..) => "poisoned",
+            Happened::Other => "other",
+        };
+        *counts.entry((fact.task_type.to_string(), what)).or_default() += fact.count;
+    }
+    counts
+}
+
+/// Everything that a node commits is told once by that node, and once by every other, also when
+/// nodes are in each other's way and answers of the database are lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_node_hears_once_of_what_the_others_did() {
+    const ROUNDS: usize = 40;
+    let (database, nodes, witnesses) = watched_nodes(3).await;
+    database.lose_every.store(7, Ordering::SeqCst);
+    let mut running = Vec::new();
+    for (number, node) in nodes.iter().enumerate() {
+        let node = Arc::clone(node);
+        running.push(tokio::spawn(async move {
+            let worker = worker(&node).await;
+            for round in 0..ROUNDS {
+                let name = ["a", "b", "c"][number];
+                node.submit(vec![task(name).build(), task("d").build()]).await.expect("taken");
+                let claimed = node.claim(claim(worker, 3, false)).await.expect("served").tasks;
+                let outcome = |n: usize| match (n + round) % 3 {
+                    0 => Outcome::Failed(error(&format!("user {round} is gone"))),
+                    _ => completed(),
+                };
+                let results = claimed.iter().enumerate();
+                let results = results.map(|(n, task)| Finish::new(task.id, task.token, outcome(n))).collect();
+                node.finish(worker, results).await.expect("reached");
+            }
+        }));
+    }
+    for task in running {
+        soon(task).await.expect("no panic");
+    }
+    for node in &nodes {
+        node.lanes().await.expect("reads what is there");
+    }
+    let mine: Vec<Vec<Fact>> = witnesses.iter().map(|witness| witness.seen().iter().map(Fact::of).collect()).collect();
+    assert!(mine.iter().all(|facts| facts.len() > ROUNDS), "each did something");
+    for (number, witness) in witnesses.iter().enumerate() {
+        let others: Vec<Fact> =
+            mine.iter().enumerate().filter(|(of, _)| *of != number).flat_map(|(_, facts)| facts.clone()).collect();
+        assert_eq!(counted(&witness.heard()), counted(&others), "node {number}");
+        let notes =
+            |facts: &[Fact]| -> u64 { facts.iter().filter(|fact| fact.failure.is_some()).map(|fact| fact.count).sum() };
+        assert!(notes(&others) > 0);
+        assert_eq!(notes(&witness.heard()), notes(&others), "node {number}");
+    }
 }
 
 /// Four nodes at once: everything is done once, and nodes and rows agree in the end.

@@ -4,28 +4,17 @@ mod common;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use async_trait::async_trait;
-use windlass_core::actor::Actor;
-use windlass_core::breaker::{Forced, Scope, View};
-use windlass_core::error_rules::ErrorRules;
-use windlass_core::event::{Event, Observer};
-use windlass_core::filter::TaskFilter;
-use windlass_core::ids::{LeaseToken, TaskId, WorkerId};
+use windlass_core::event::Observer;
+use windlass_core::ids::LeaseToken;
 use windlass_core::keys::{FlowKey, HELD_WHILE, OnFailure, Unique};
-use windlass_core::names::{QueueName, TaskType, Text};
-use windlass_core::settings::{Field, QueueChange, QueueSettings, Settings, TypeChange, TypeSettings};
-use windlass_core::store::{
-    Amendment, Beaten, BreakerError, Cancelled, Capabilities, ChangeError, ClaimRequest, Claimed, Cursor, Each, Finish,
-    Finished, Heartbeat, InboxItem, Intake, LaneStats, LeaseError, ListError, Outcome, Page, ProgressReport, Renewal,
-    Requeue, SettingsError, Stats, StepReport, Store, StoreError, SubmitError, Submitted, Sweep, Waiting, WorkerError,
-};
-use windlass_core::task::{ClaimedTask, NewTask, Task, TaskSpec};
-use windlass_core::time::Timestamp;
-use windlass_core::worker::{Worker, WorkerProfile};
-use windlass_testkit::model;
-use windlass_testkit::{Fixture, ManualClock};
+use windlass_core::names::Text;
+use windlass_core::settings::Field;
+use windlass_core::store::{Outcome, Renewal};
+use windlass_core::task::{ClaimedTask, TaskSpec};
+use windlass_testkit::front::prelude::*;
+use windlass_testkit::{Fixture, ManualClock, model, pass_on};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bug {
@@ -126,6 +115,10 @@ struct Sabotaged {
 type Keys = (Option<FlowKey>, Option<Unique>);
 
 impl Sabotaged {
+    fn store(&self) -> &dyn Store {
+        self.store.as_ref()
+    }
+
     fn has(&self, bug: Bug) -> bool {
         self.bug == bug
     }
@@ -173,6 +166,14 @@ impl Store for Sabotaged {
 
     fn settings(&self) -> Arc<Settings> {
         self.store.settings()
+    }
+
+    pass_on! {
+        (Self::store)
+            inbox inbox_grown take_in record_progress record_steps cancel amend bury discard lapse_leases time_out
+            expire settle_intents forgive get list history events until_ended lanes stats register_worker workers
+            drain_worker deregister_worker forget_workers clear_queue clear_type change_error_rules breakers
+            force_breaker replay_settled lead resign check close
     }
 
     async fn submit(&self, mut tasks: Vec<NewTask>) -> Result<Vec<Submitted>, SubmitError> {
@@ -255,27 +256,6 @@ impl Store for Sabotaged {
         Ok(beaten)
     }
 
-    async fn record_progress(&self, worker: WorkerId, reports: Vec<ProgressReport>) -> Each<(), LeaseError> {
-        self.store.record_progress(worker, reports).await
-    }
-
-    async fn record_steps(&self, worker: WorkerId, reports: Vec<StepReport>) -> Each<(), LeaseError> {
-        self.store.record_steps(worker, reports).await
-    }
-
-    async fn cancel(&self, tasks: Vec<TaskId>, by: Actor) -> Each<Cancelled, ChangeError> {
-        self.store.cancel(tasks, by).await
-    }
-
-    async fn amend(
-        &self,
-        task: TaskId,
-        amendment: Amendment,
-        by: Actor,
-    ) -> Result<Result<(), ChangeError>, StoreError> {
-        self.store.amend(task, amendment, by).await
-    }
-
     async fn requeue(&self, mut wishes: Vec<Requeue>, by: Actor) -> Each<(), ChangeError> {
         if self.has(Bug::KeepsRetriesAtReplay) {
             for wish in &mut wishes {
@@ -290,60 +270,12 @@ impl Store for Sabotaged {
         self.store.requeue(wishes, by).await
     }
 
-    async fn bury(&self, tasks: Vec<TaskId>, note: String, by: Actor) -> Each<(), ChangeError> {
-        self.store.bury(tasks, note, by).await
-    }
-
-    async fn discard(&self, tasks: Vec<TaskId>, note: Option<String>, by: Actor) -> Each<(), ChangeError> {
-        self.store.discard(tasks, note, by).await
-    }
-
     async fn make_due(&self, limit: usize) -> Result<Sweep, StoreError> {
         if self.has(Bug::MakesNothingDue) { Ok(Sweep::default()) } else { self.store.make_due(limit).await }
     }
 
-    async fn lapse_leases(&self, limit: usize) -> Result<Sweep, StoreError> {
-        self.store.lapse_leases(limit).await
-    }
-
-    async fn time_out(&self, limit: usize) -> Result<Sweep, StoreError> {
-        self.store.time_out(limit).await
-    }
-
-    async fn expire(&self, limit: usize) -> Result<Sweep, StoreError> {
-        self.store.expire(limit).await
-    }
-
     async fn prune(&self, limit: usize) -> Result<Sweep, StoreError> {
         if self.has(Bug::KeepsEverything) { Ok(Sweep::default()) } else { self.store.prune(limit).await }
-    }
-
-    async fn settle_intents(&self, limit: usize) -> Result<Sweep, StoreError> {
-        self.store.settle_intents(limit).await
-    }
-
-    async fn forgive(&self, span: Duration) -> Result<(), StoreError> {
-        self.store.forgive(span).await
-    }
-
-    async fn get(&self, tasks: Vec<TaskId>) -> Result<Vec<Option<Task>>, StoreError> {
-        self.store.get(tasks).await
-    }
-
-    async fn list(&self, filter: TaskFilter, limit: usize, after: Option<Cursor>) -> Result<Page<Task>, ListError> {
-        self.store.list(filter, limit, after).await
-    }
-
-    async fn history(&self, task: TaskId) -> Result<Vec<Event>, StoreError> {
-        self.store.history(task).await
-    }
-
-    async fn events(&self, after: Option<Cursor>, limit: usize) -> Result<Page<Event>, ListError> {
-        self.store.events(after, limit).await
-    }
-
-    async fn until_ended(&self, task: TaskId) -> Result<(), StoreError> {
-        self.store.until_ended(task).await
     }
 
     async fn waiting_for(&self, task: TaskId) -> Result<Option<Waiting>, StoreError> {
@@ -352,50 +284,6 @@ impl Store for Sabotaged {
             Some(Waiting::OrderingKey { ahead, .. }) if self.has(Bug::HidesKeys) => Some(Waiting::Line { ahead }),
             told => told,
         })
-    }
-
-    async fn lanes(&self) -> Result<Vec<LaneStats>, StoreError> {
-        self.store.lanes().await
-    }
-
-    async fn change_error_rules(&self, rules: ErrorRules) -> Result<(), SettingsError> {
-        self.store.change_error_rules(rules).await
-    }
-
-    async fn breakers(&self) -> Result<Vec<View>, StoreError> {
-        self.store.breakers().await
-    }
-
-    async fn force_breaker(&self, scope: Scope, forced: Option<Forced>) -> Result<View, BreakerError> {
-        self.store.force_breaker(scope, forced).await
-    }
-
-    async fn replay_settled(&self, task_type: TaskType, since: Timestamp) -> Result<(), StoreError> {
-        self.store.replay_settled(task_type, since).await
-    }
-
-    async fn stats(&self) -> Result<Stats, StoreError> {
-        self.store.stats().await
-    }
-
-    async fn register_worker(&self, profile: WorkerProfile) -> Result<(), WorkerError> {
-        self.store.register_worker(profile).await
-    }
-
-    async fn workers(&self) -> Result<Vec<Worker>, StoreError> {
-        self.store.workers().await
-    }
-
-    async fn drain_worker(&self, worker: WorkerId) -> Result<(), WorkerError> {
-        self.store.drain_worker(worker).await
-    }
-
-    async fn deregister_worker(&self, worker: WorkerId) -> Result<(), WorkerError> {
-        self.store.deregister_worker(worker).await
-    }
-
-    async fn forget_workers(&self, seen_before: Timestamp) -> Result<Sweep, StoreError> {
-        self.store.forget_workers(seen_before).await
     }
 
     async fn change_queue(&self, queue: QueueName, mut change: QueueChange) -> Result<QueueSettings, SettingsError> {
@@ -413,42 +301,6 @@ impl Store for Sabotaged {
             change.concurrency = Field::Keep;
         }
         self.store.change_type(task_type, change).await
-    }
-
-    async fn clear_queue(&self, queue: QueueName) -> Result<(), SettingsError> {
-        self.store.clear_queue(queue).await
-    }
-
-    async fn clear_type(&self, task_type: TaskType) -> Result<(), SettingsError> {
-        self.store.clear_type(task_type).await
-    }
-
-    async fn lead(&self, span: Duration) -> Result<bool, StoreError> {
-        self.store.lead(span).await
-    }
-
-    async fn resign(&self) {
-        self.store.resign().await;
-    }
-
-    async fn inbox(&self, after: i64, limit: usize) -> Result<Vec<InboxItem>, StoreError> {
-        self.store.inbox(after, limit).await
-    }
-
-    async fn inbox_grown(&self) {
-        self.store.inbox_grown().await;
-    }
-
-    async fn take_in(&self, items: Vec<Intake>) -> Each<Submitted, SubmitError> {
-        self.store.take_in(items).await
-    }
-
-    async fn check(&self) -> Result<(), StoreError> {
-        self.store.check().await
-    }
-
-    async fn close(&self) {
-        self.store.close().await;
     }
 }
 

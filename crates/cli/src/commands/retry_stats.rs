@@ -69,6 +69,6 @@ pub async fn run(session: &Session, window: Option<String>) -> Outcome {
     let window = duration::rough_seconds(stats.window_seconds);
     session
         .screen
-        .aside(&format!("Tasks that ended in the last {window}, as far as this node has seen since its start."));
+        .aside(&format!("Tasks that ended in the last {window}, as far as this server has seen since its start."));
     Ok(())
 }

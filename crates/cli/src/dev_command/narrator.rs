@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::mpsc;
 use tokio::time::{Duration, Instant};
 use windlass_core::event::{Change, Committed, Observer};
+use windlass_core::fact::Fact;
 use windlass_core::status::Status;
 use windlass_core::time::Timestamp;
 use windlass_server::Watch;
@@ -49,6 +50,10 @@ impl Observer for Listener {
                 self.missed.fetch_add(1, Ordering::Relaxed);
             }
         }
+    }
+
+    fn followed(&self, facts: &[Fact]) {
+        self.watch.followed(facts);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Work that fails.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::json;
 use windlass_core::breaker::{Forced, Scope, State, View};
@@ -8,7 +9,7 @@ use windlass_core::event::FailureNote;
 use windlass_core::names::{TaskType, cut};
 
 use super::{Facts, Finding, Severity, WAITS, Waiters, counted};
-use crate::outcomes::Trouble;
+use crate::outcomes::{Latest, Trouble};
 
 /// Dead letters of a type above which they count as a cluster.
 pub const CLUSTER: u64 = 10;
@@ -69,8 +70,9 @@ fn forced_breaker(view: &View, forced: Forced, kind: &str, name: &str) -> Findin
 }
 
 /// The code and the beginning of the message of a failure.
-fn said(note: Option<&FailureNote>) -> (Option<String>, Option<String>) {
+fn said(latest: Option<&Latest<Arc<FailureNote>>>) -> (Option<String>, Option<String>) {
     const SHOWN_BYTES: usize = 512;
+    let note = latest.map(|latest| &latest.last);
     let code = note.and_then(|note| note.code.clone());
     (code, note.map(|note| cut(note.message.clone(), SHOWN_BYTES)))
 }
@@ -104,16 +106,16 @@ fn poison_pill(name: &str, trouble: &Trouble) -> Finding {
             "{} in the last day.",
             counted(trouble.poison_pills, "task", &format!(" of type {name}"), POISONED)
         ),
-        evidence: json!({"task_type": name, "count": trouble.poison_pills, "sample_task_id": trouble.poison_pill}),
+        evidence: json!({"task_type": name, "count": trouble.poison_pills, "sample_task_id": trouble.poison_pill.as_ref().map(|pill| pill.last)}),
         next_step: format!(
             "Run one of them by hand before a replay: GET /api/v1/dlq?task_type={name}&dead_reason=poison_pill."
         ),
-        since: None,
+        since: trouble.poison_pill.as_ref().map(|latest| latest.since),
     }
 }
 
 fn code_bug(name: &str, trouble: &Trouble) -> Finding {
-    let (code, message) = said(trouble.code_bug.as_deref());
+    let (code, message) = said(trouble.code_bug.as_ref());
     Finding {
         code: "code_bug",
         severity: Severity::Warning,
@@ -125,12 +127,12 @@ fn code_bug(name: &str, trouble: &Trouble) -> Finding {
         ),
         evidence: json!({"task_type": name, "count": trouble.code_bugs, "last_code": code, "last_message": message}),
         next_step: format!("Correct the handler, then replay: GET /api/v1/dlq?task_type={name}&class=code_bug."),
-        since: None,
+        since: trouble.code_bug.as_ref().map(|latest| latest.since),
     }
 }
 
 fn unclassified(name: &str, trouble: &Trouble) -> Finding {
-    let (code, message) = said(trouble.unclassified_error.as_deref());
+    let (code, message) = said(trouble.unclassified_error.as_ref());
     Finding {
         code: "unclassified_errors",
         severity: Severity::Info,
@@ -143,7 +145,7 @@ fn unclassified(name: &str, trouble: &Trouble) -> Finding {
         evidence: json!({"task_type": name, "count": trouble.unclassified, "last_code": code, "last_message": message}),
         next_step: "Add an error rule (PUT /api/v1/error-rules), or let the handler say whether it is retriable."
             .to_owned(),
-        since: None,
+        since: trouble.unclassified_error.as_ref().map(|latest| latest.since),
     }
 }
 

@@ -18,6 +18,7 @@ use windlass_core::worker::WorkerProfile;
 
 use super::failures::CLUSTER;
 use super::*;
+use crate::outcomes::Latest;
 
 const NOW: Duration = Duration::from_secs(1_000_000);
 
@@ -133,9 +134,10 @@ fn worker(queues: &[&str], types: &[&str], able: &[&str]) -> Worker {
     }
 }
 
-fn note(class: ErrorClass, message: &str) -> Arc<FailureNote> {
+fn note(class: ErrorClass, message: &str) -> Latest<Arc<FailureNote>> {
     let (code, message) = (Some("E1".to_owned()), message.to_owned());
-    Arc::new(FailureNote { class, decided_by: DecidedBy::Nobody, code, message })
+    let last = Arc::new(FailureNote { class, decided_by: DecidedBy::Nobody, code, message });
+    Latest { last, since: ago(50) }
 }
 
 #[test]
@@ -251,7 +253,8 @@ fn code_bug() {
     let mut world = World::new();
     let code_bug = Some(note(ErrorClass::CodeBug, "no such field"));
     world.troubles.insert("t".to_owned(), Trouble { code_bugs: 3, code_bug, ..Trouble::default() });
-    let evidence = world.only("code_bug").evidence;
+    let Finding { evidence, since, .. } = world.only("code_bug");
+    assert_eq!(since, Some(ago(50)));
     assert_eq!((&evidence["count"], &evidence["last_message"]), (&json!(3), &json!("no such field")));
 }
 

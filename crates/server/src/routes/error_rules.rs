@@ -85,7 +85,7 @@ pub struct UnclassifiedDocument {
     code: Option<String>,
     /// The last message of its kind.
     message: String,
-    /// How often it was seen since this node started.
+    /// How often it was seen, on any node, since the one that answers started.
     count: u64,
     #[schema(value_type = String, format = DateTime)]
     last_seen: Timestamp,

@@ -21,7 +21,8 @@ pub struct FindingsDocument {
 /// What looks wrong, with the evidence and the next step.
 ///
 /// Looked up when asked. What is counted over time (poison pills, broken handlers,
-/// unclassified errors, the backlog) is this node's and begins with its start.
+/// unclassified errors, the backlog) is of all nodes that share a store, and begins with the
+/// start of the one that answers.
 #[utoipa::path(get, path = "/api/v1/findings", tag = "system", responses((status = 200, body = FindingsDocument)))]
 pub async fn findings(State(engine): State<Arc<Engine>>) -> Result<Json<FindingsDocument>, Problem> {
     let store = &engine.store;

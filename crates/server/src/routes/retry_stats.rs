@@ -75,7 +75,7 @@ pub struct RetryStats {
 /// How well retries serve: how tasks ended within a window, and after how many attempts.
 ///
 /// Counted in steps of 15 minutes: a window also has the rest of the step that it begins in.
-/// The figures are this node's and begin with its start.
+/// The figures are of all nodes that share a store, and begin with the start of the one that answers.
 #[utoipa::path(get, path = "/api/v1/stats/retries", tag = "queues", params(WindowQuery),
     responses((status = 200, body = RetryStats)))]
 pub async fn retry_stats(

@@ -59,6 +59,11 @@ pub fn memory_store(metrics: &Arc<Metrics>) -> Arc<dyn Store> {
 async fn start_on(config: ServerConfig, wrap: impl FnOnce(Arc<dyn Store>) -> Arc<dyn Store>) -> Server {
     let metrics = Arc::new(Metrics::default());
     let store = wrap(memory_store(&metrics));
+    serve(config, store, metrics).await
+}
+
+/// A server on this store, which tells these metrics.
+pub async fn serve(config: ServerConfig, store: Arc<dyn Store>, metrics: Arc<Metrics>) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address").to_string();
     let (stop, stopping) = oneshot::channel();

@@ -184,7 +184,8 @@ pub fn ended(status: Status, keep_until: Option<Timestamp>) -> Ended {
 }
 
 pub fn end(key: u64, status: Status, keep_until: Option<Timestamp>) -> TaskChange {
-    change(key, Was::Live, Is::Ended(Box::new(ended(status, keep_until))))
+    let is = Is::Ended(Box::new(ended(status, keep_until)));
+    TaskChange { overlay: OverlayChange::Drop, ..change(key, Was::Live, is) }
 }
 
 pub fn attempt(number: u32) -> FailedAttempt {

@@ -3,7 +3,7 @@
 use windlass_core::failure::EndReason;
 use windlass_core::filter::TaskFilter;
 use windlass_core::status::Status;
-use windlass_core::store::Outcome;
+use windlass_core::store::{ChangeError, Outcome};
 
 use crate::fixtures::{again, completed, failed_for_good, task};
 use crate::rig::{LEASE, Rig, seconds};
@@ -100,7 +100,8 @@ pub async fn ended_tasks_go_after_their_retention(rig: Rig) {
     let (other, failed) = rig.started(task("a").no_dead_letter()).await;
     rig.finished(other, &failed, failed_for_good()).await;
     let waiting = rig.submit(task("a").queue("x")).await;
-    rig.advance(seconds(7 * DAY - 1));
+    let until = rig.kept_until(seconds(7 * DAY));
+    rig.advance(until.since(rig.now()) - seconds(1));
     rig.prune().await;
     assert_eq!(rig.ids(&TaskFilter::default()).await.len(), 4, "nothing goes too early");
     rig.advance(seconds(2));
@@ -134,8 +135,9 @@ pub async fn retention_follows_type_then_queue(rig: Rig) {
         rig.finished(worker, &claimed, completed()).await;
         ids.push(claimed.id);
     }
-    for (days, left) in [(1, 2), (3, 1), (7, 0)] {
-        rig.advance((crate::clock::ManualClock::start() + seconds(days * DAY + 60)).since(rig.now()));
+    let ends = [(1, 2), (3, 1), (7, 0)].map(|(days, left)| (days, rig.kept_until(seconds(days * DAY)), left));
+    for (days, until, left) in ends {
+        rig.advance((until + seconds(60)).since(rig.now()));
         rig.prune().await;
         assert_eq!(rig.ids(&TaskFilter::default()).await.len(), left, "after {days} days");
     }
@@ -171,6 +173,16 @@ pub async fn a_replayed_task_is_not_deleted(rig: Rig) {
     assert_eq!(rig.prune().await, 0, "its retention counts from its last end");
     rig.advance(seconds(2 * DAY));
     assert_eq!(rig.prune().await, 1);
+}
+
+pub async fn what_is_past_its_retention_is_not_replayed(rig: Rig) {
+    let (worker, claimed) = rig.started(task("a").no_dead_letter()).await;
+    rig.finished(worker, &claimed, failed_for_good()).await;
+    let until = rig.kept_until(seconds(7 * DAY));
+    rig.advance(until.since(rig.now()));
+    assert_eq!(rig.requeue(again(claimed.id)).await, Err(ChangeError::UnknownTask), "whether it was deleted or not");
+    assert_eq!(rig.prune().await, 1);
+    assert_eq!(rig.store.stats().await.expect("stats").by_status, [0; 8]);
 }
 
 pub async fn an_idle_store_has_nothing_to_do(rig: Rig) {

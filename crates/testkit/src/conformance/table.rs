@@ -447,6 +447,7 @@ macro_rules! for_each_behaviour {
                 retention_follows_type_then_queue: "Retention follows type then queue.",
                 the_history_of_what_is_kept_is_never_deleted: "The history of what is kept is never deleted.",
                 a_replayed_task_is_not_deleted: "A replayed task is not deleted.",
+                what_is_past_its_retention_is_not_replayed: "What is past its retention is not replayed.",
                 an_idle_store_has_nothing_to_do: "An idle store has nothing to do.",
                 many_leases_lapse_in_slices: "Many leases lapse in slices.",
             }

@@ -12,6 +12,7 @@ use windlass_core::keys::{FlowKey, OnFailure, Unique, UniqueKey};
 use windlass_core::limits;
 use windlass_core::policy::{Band, Policy};
 use windlass_core::priority::Priority;
+use windlass_core::retention::to_the_end_of_the_day;
 use windlass_core::retry::grown_timeout;
 use windlass_core::status::Status;
 use windlass_core::store::{Hindrance, QueueStats};
@@ -188,6 +189,8 @@ pub(super) struct Reference {
     pub(super) type_limits: BTreeMap<String, u32>,
     pub(super) uniques: BTreeMap<UniqueKey, Taken>,
     pub(super) retention: BTreeMap<String, Duration>,
+    /// Whether ended tasks are kept to the end of their last day.
+    pub(super) keeps_whole_days: bool,
     pub(super) forgiven_until: Timestamp,
     pub(super) last_claim: u64,
 }
@@ -477,12 +480,13 @@ impl Reference {
     fn end(&mut self, index: usize, status: Status, reason: Option<EndReason>) {
         let kept = self.retention.get(self.items[index].spec.queue.as_str()).copied().unwrap_or(DAYS);
         let now = self.now;
+        let until = if self.keeps_whole_days { to_the_end_of_the_day(now, kept) } else { now + kept };
         let item = &mut self.items[index];
         item.status = status;
         item.version += 1;
         item.ended_at = Some(now);
         item.end_reason = reason;
-        item.keep_until = (status != Status::DeadLetter).then(|| now + kept);
+        item.keep_until = (status != Status::DeadLetter).then_some(until);
         item.lease = item.lease.filter(|held| held.revoked);
         item.place = None;
         if item.lease.is_none() {
@@ -698,11 +702,17 @@ impl Reference {
         over
     }
 
+    /// Whether an ended task is past its retention: gone, or as good as.
+    pub(super) fn is_over(&self, index: usize) -> bool {
+        let item = &self.items[index];
+        item.gone || (item.status.is_ended() && item.keep_until.is_some_and(|at| at <= self.now))
+    }
+
     /// Ended tasks past their retention.
     pub(super) fn prune(&mut self) -> Vec<usize> {
         let now = self.now;
-        let over = |item: &Item| !item.gone && item.status.is_ended() && item.keep_until.is_some_and(|at| at <= now);
-        let over: Vec<usize> = (0..self.items.len()).filter(|index| over(&self.items[*index])).collect();
+        let over: Vec<usize> =
+            (0..self.items.len()).filter(|index| !self.items[*index].gone && self.is_over(*index)).collect();
         for index in &over {
             self.items[*index].gone = true;
         }

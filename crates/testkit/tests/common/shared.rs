@@ -38,12 +38,12 @@ impl Nodes {
         for number in 1..=self.count {
             let options = NodeOptions {
                 name: "shared",
-                capabilities: Capabilities { batches_span_queues: true, durable: true },
+                capabilities: Capabilities { batches_span_queues: true, durable: true, keeps_whole_days: false },
                 lease: LEASE,
                 clock: Some(Arc::clone(&clock) as _),
                 node: NodeId(number),
             };
-            let node = open(Arc::clone(&database) as _, Arc::clone(&database) as _, options, Arc::clone(&observer));
+            let node = open(Arc::clone(&database) as _, database.archive(), options, Arc::clone(&observer));
             nodes.push(node.await.expect("the database is there"));
         }
         let store: Arc<dyn Store> = Arc::new(Hopping::new(nodes));

@@ -80,7 +80,8 @@ impl Driver {
         }
         rig.change_queue(QUEUE_NAMES[3], r#"{"policy":"weighted"}"#).await;
         rig.change_queue(QUEUE_NAMES[1], r#"{"retention":{"completed_days":0.01}}"#).await;
-        let mut reference = Reference { now: rig.now(), ..Reference::default() };
+        let keeps_whole_days = rig.store.capabilities().keeps_whole_days;
+        let mut reference = Reference { now: rig.now(), keeps_whole_days, ..Reference::default() };
         reference.orders.insert(QUEUE_NAMES[2].to_owned(), Order::Aging(Policy::default()));
         reference.orders.insert(QUEUE_NAMES[3].to_owned(), Order::Weighted);
         reference.retention.insert(QUEUE_NAMES[1].to_owned(), Duration::from_secs(864));

@@ -30,7 +30,7 @@ impl Driver {
 
     pub(super) fn change_error(&self, item: usize, allowed: &[Status]) -> Result<(), ChangeError> {
         let known = &self.reference.items[item];
-        if known.gone {
+        if self.reference.is_over(item) {
             Err(ChangeError::UnknownTask)
         } else if allowed.contains(&known.status) {
             Ok(())

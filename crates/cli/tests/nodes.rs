@@ -1,0 +1,94 @@
+//! Two servers in processes of their own on one PostgreSQL: what one did, the other tells.
+
+mod support;
+
+use serde_json::{Value, json};
+use support::{Server, text, until};
+use tokio_postgres::NoTls;
+
+/// Two servers on a schema of their own, which is dropped at the end.
+struct Nodes {
+    servers: [Server; 2],
+    schema: String,
+}
+
+fn url() -> String {
+    std::env::var("WINDLASS_TEST_POSTGRES_URL")
+        .expect("WINDLASS_TEST_POSTGRES_URL must name a PostgreSQL server for tests")
+}
+
+impl Nodes {
+    fn start() -> Self {
+        let schema = format!("wnodes_{}", std::process::id());
+        let server = || Server::on(&url(), &["--store-schema", &schema]);
+        Self { servers: [server(), server()], schema }
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        self.servers.iter_mut().for_each(Server::kill);
+        let sql = format!("DROP SCHEMA IF EXISTS \"{}\" CASCADE", self.schema);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let dropped = runtime.block_on(async {
+            let (client, connection) = tokio_postgres::connect(&url(), NoTls).await?;
+            tokio::spawn(connection);
+            client.batch_execute(&sql).await
+        });
+        assert!(dropped.is_ok() || std::thread::panicking(), "{dropped:?}");
+    }
+}
+
+/// What a node says of the last hours.
+fn lately(server: &Server) -> Value {
+    let stats = server.get("/api/v1/queue/stats");
+    json!({
+        "throughput": stats["throughput"],
+        "wait_seconds": stats["wait_seconds"],
+        "retries": server.get("/api/v1/stats/retries"),
+        "unclassified": server.get("/api/v1/error-rules")["unclassified"],
+        "findings": server.get("/api/v1/findings"),
+    })
+}
+
+/// The lines of a counter that say that something was counted.
+fn counted(server: &Server, name: &str) -> Vec<String> {
+    let metrics = text(&server.url, "/metrics");
+    metrics.lines().filter(|line| line.starts_with(name) && !line.ends_with(" 0")).map(str::to_owned).collect()
+}
+
+#[test]
+fn statistics_are_of_all_nodes_and_counters_of_one() {
+    let nodes = Nodes::start();
+    let [first, second] = &nodes.servers;
+    let worker = first.api("POST", "/internal/workers/register", &json!({"capacity": 10}).to_string());
+    let worker = worker["worker_id"].as_str().expect("an id").to_owned();
+    for _ in 0..3 {
+        first.submit("good", json!({}));
+    }
+    first.submit_body(&json!({"task_type": "odd", "max_retries": 0}));
+    let polled = first.api("POST", &format!("/internal/workers/{worker}/poll"), r#"{"available_capacity": 10}"#);
+    let tasks = polled["tasks"].as_array().expect("tasks");
+    assert_eq!(tasks.len(), 4);
+    for task in tasks {
+        let mut result = json!({"task_id": task["task_id"], "lease_token": task["lease_token"], "status": "completed"});
+        if task["task_type"] == "odd" {
+            result["status"] = json!("failed");
+            result["error"] = json!({"message": "user 7 is gone"});
+        }
+        first.api("POST", &format!("/internal/workers/{worker}/result"), &result.to_string());
+    }
+    until("both say the same", || lately(first) == lately(second));
+    let said = lately(second);
+    assert_eq!(said["retries"]["total"], 4, "{said:#}");
+    assert_eq!(said["retries"]["by_type"]["good"]["succeeded"], 3);
+    assert_eq!(said["unclassified"][0]["message"], "user 7 is gone");
+    assert_eq!(said["findings"]["items"][0]["code"], "unclassified_errors");
+    let estimate = || second.api("POST", "/api/v1/tasks", r#"{"task_type": "good"}"#)["estimated_wait_seconds"].clone();
+    until("the second node knows how fast tasks go", || estimate().is_f64() || estimate().is_u64());
+    for name in ["windlass_tasks_completed_total", "windlass_tasks_failed_total", "windlass_errors_unclassified_total"]
+    {
+        assert_eq!(counted(first, name).len(), 1, "{name}");
+        assert_eq!(counted(second, name), Vec::<String>::new(), "{name}");
+    }
+}
