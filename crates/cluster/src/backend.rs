@@ -231,7 +231,7 @@ impl BackendError {
     }
 }
 
-/// Why an entry is not in the log.
+/// Why an entry is not in the log, as far as anybody may rely on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommitError {
     /// Another node took the number. Nothing was written.
@@ -240,6 +240,8 @@ pub enum CommitError {
     Refused(BackendError),
     /// The answer was lost: the entry may be in the log, or get there yet.
     Unknown(BackendError),
+    /// The entry is in the log, but not as safely as was asked for.
+    Unsafe(BackendError),
 }
 
 /// Entries of the log that a node has not seen.

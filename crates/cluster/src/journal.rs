@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::runtime::Runtime;
 use windlass_core::breaker::{Record, Scope};
 use windlass_core::error_rules::ErrorRules;
 use windlass_core::event::Committed;
@@ -31,6 +30,7 @@ use crate::backend::{
 };
 use crate::cache::Cache;
 use crate::envelope;
+use crate::node::WriterRuntime;
 use crate::pending::{Decided, Pending, PendingTask};
 
 /// Entries that are read from the log at a time.
@@ -56,7 +56,7 @@ struct Away {
 pub struct SharedJournal {
     backend: Arc<dyn Backend>,
     /// Where this thread waits for the database.
-    runtime: Arc<Runtime>,
+    runtime: Arc<WriterRuntime>,
     node: NodeId,
     keeps_whole_days: bool,
     /// The last entry that memory has followed.
@@ -90,7 +90,7 @@ fn instant() -> Instant {
 impl SharedJournal {
     pub(crate) fn new(
         backend: Arc<dyn Backend>,
-        runtime: Arc<Runtime>,
+        runtime: Arc<WriterRuntime>,
         node: NodeId,
         keeps_whole_days: bool,
         version: u64,
@@ -230,6 +230,8 @@ impl SharedJournal {
             }
             Err(CommitError::Refused(error)) => return Err(self.missed_it(error, Fault::Refused)),
             Err(CommitError::Unknown(error)) => self.find_out(&entry, error)?,
+            // It is followed like another node's.
+            Err(CommitError::Unsafe(error)) => return Err(self.missed_it(error, Fault::Unknown)),
         }
         self.away = None;
         self.version.store(entry.no, Ordering::Release);
@@ -635,9 +637,13 @@ impl Journal for SharedJournal {
         Ok(())
     }
 
+    // The database knows nothing of this transaction. What it changed already is left for another time, here and below: a
+    // task may have been replayed in it or deleted, a key taken again.
     fn expired_tasks(&mut self, now: Timestamp, limit: usize) -> JournalResult<Vec<(TaskKey, Status)>> {
         let answer = self.wait(self.backend.expired_tasks(now, limit));
-        self.heard(answer)
+        let mut expired = self.heard(answer)?;
+        expired.retain(|(key, _)| !self.pending.tasks.contains_key(key));
+        Ok(expired)
     }
 
     fn delete_task(&mut self, key: TaskKey) -> JournalResult<()> {
@@ -647,14 +653,17 @@ impl Journal for SharedJournal {
 
     fn expired_keys(&mut self, now: Timestamp, limit: usize) -> JournalResult<Vec<(KeyScope, KeyRow)>> {
         let answer = self.wait(self.backend.expired_keys(now, limit));
-        self.heard(answer)
+        let mut expired = self.heard(answer)?;
+        expired.retain(|(scope, _)| !self.pending.rest.idempotency.contains_key(scope));
+        Ok(expired)
     }
 
     fn prune_uniques(&mut self, now: Timestamp, limit: usize) -> JournalResult<usize> {
         let answer = self.wait(self.backend.expired_uniques(now, limit));
-        let keys = self.heard(answer)?;
-        let pruned = keys.len();
-        self.pending.rest.uniques.extend(keys.into_iter().map(|key| (key, None)));
+        let mut expired = self.heard(answer)?;
+        expired.retain(|key| !self.pending.rest.uniques.contains_key(key));
+        let pruned = expired.len();
+        self.pending.rest.uniques.extend(expired.into_iter().map(|key| (key, None)));
         Ok(pruned)
     }
 

@@ -70,7 +70,7 @@ pub async fn open(
     let cannot_start = |error: std::io::Error| BackendError::new(format!("the writer cannot be started: {error}"));
     // Its own, so that an answer of the database wakes the writer and nobody in between.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot_start)?;
-    let runtime = Arc::new(runtime);
+    let runtime = Arc::new(WriterRuntime(Some(runtime)));
     let journal = SharedJournal::new(
         Arc::clone(&backend),
         Arc::clone(&runtime),
@@ -164,12 +164,31 @@ async fn keep_time(backend: Arc<dyn Backend>, clock: Arc<DatabaseClock>) {
     }
 }
 
+/// Where a writer waits for the database. Ends without waiting for what is under way in it, wherever it is dropped.
+pub(crate) struct WriterRuntime(Option<Runtime>);
+
+impl WriterRuntime {
+    pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        // It is there until it is dropped.
+        let runtime = self.0.as_ref().expect("a runtime that is in use");
+        runtime.block_on(future)
+    }
+}
+
+impl Drop for WriterRuntime {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
 /// What the writer of a node has beside it.
 struct NodeHost {
     backend: Arc<dyn Backend>,
     clock: Arc<dyn Clock>,
     lease: Duration,
-    runtime: Arc<Runtime>,
+    runtime: Arc<WriterRuntime>,
     /// Whether the database was away when last looked at.
     is_away: bool,
 }

@@ -16,6 +16,9 @@ use crate::journal::{Fault, Journal, JournalError, JournalResult, Needs};
 use crate::ledger::Ledger;
 use crate::waiters::ClaimReply;
 
+/// How often a transaction is begun again though no other node was first. Once is usual: a key that was taken for new.
+const IN_VAIN: u32 = 3;
+
 /// The order inside a transaction: what frees before what adds before what takes, so that
 /// a waiting worker is served in the transaction of the submit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -284,6 +287,7 @@ impl<J: Journal> Writer<J> {
         access: Access,
         served: &mut ServedClaims,
     ) -> JournalResult<()> {
+        let mut in_vain = 0;
         loop {
             let Err(error) = self.transact(batch, access, served) else { return Ok(()) };
             self.ledger.undo();
@@ -296,17 +300,23 @@ impl<J: Journal> Writer<J> {
             if error.fault != Fault::Behind {
                 return Err(error);
             }
-            self.catch_up(true)?;
+            in_vain = if self.catch_up(true)? { 0 } else { in_vain + 1 };
+            if in_vain > IN_VAIN {
+                // Nobody was first: something in the batch does not fit what is stored, and never will.
+                return Err(JournalError { fault: Fault::Item, ..error });
+            }
         }
     }
 
-    /// Follows what other nodes did.
-    fn catch_up(&mut self, in_turn: bool) -> JournalResult<()> {
+    /// Follows what other nodes did. False if they did nothing.
+    fn catch_up(&mut self, in_turn: bool) -> JournalResult<bool> {
+        let mut any = false;
         loop {
             let missed = self.journal.missed(in_turn)?;
             if missed.is_empty() {
-                return Ok(());
+                return Ok(any);
             }
+            any = true;
             for redo in missed {
                 let facts = self
                     .ledger

@@ -112,6 +112,24 @@ impl LedgerStore {
         Self(parts)
     }
 
+    /// Does what is next about days that are over, and says how many tasks went. `None` if there is nothing to do.
+    async fn prune_day(&self) -> Result<Option<usize>, StoreError> {
+        Ok(Some(match self.0.others.day_step(self.now()).await? {
+            DayStep::Nothing => return Ok(None),
+            DayStep::More => 0,
+            DayStep::Close(day) => {
+                self.call(Order::Change, 1, day, |desk, day| desk.ledger.close_day(desk.journal, *day)).await?;
+                0
+            }
+            DayStep::Drop(day, ended) => {
+                let work = |desk: &mut Desk<'_>, (day, ended): &(Day, [u64; 8])| {
+                    desk.ledger.drop_day(desk.journal, *day, ended)
+                };
+                self.call(Order::Change, 1, (day, ended), work).await?
+            }
+        }))
+    }
+
     pub(crate) async fn call<I: Send + 'static, O: Send + 'static>(
         &self,
         order: Order,
@@ -361,21 +379,14 @@ impl Store for LedgerStore {
 
     async fn prune(&self, limit: usize) -> Result<Sweep, StoreError> {
         let sweep = self.call(Order::Change, 1, limit, |desk, limit| desk.ledger.prune(desk.journal, *limit)).await?;
-        let gone = match self.0.others.day_step(self.now()).await? {
-            DayStep::Nothing => return Ok(sweep),
-            DayStep::More => 0,
-            DayStep::Close(day) => {
-                self.call(Order::Change, 1, day, |desk, day| desk.ledger.close_day(desk.journal, *day)).await?;
-                0
-            }
-            DayStep::Drop(day, ended) => {
-                let work = |desk: &mut Desk<'_>, (day, ended): &(Day, [u64; 8])| {
-                    desk.ledger.drop_day(desk.journal, *day, ended)
-                };
-                self.call(Order::Change, 1, (day, ended), work).await?
-            }
-        };
-        Ok(Sweep { changed: sweep.changed + gone, more: true, ..sweep })
+        match self.prune_day().await {
+            Ok(None) => Ok(sweep),
+            Ok(Some(gone)) => Ok(Sweep { changed: sweep.changed + gone, more: true, ..sweep }),
+            // What was swept is swept, and what is left of it must not wait for a day that cannot go. Once nothing is
+            // left, the error is told.
+            Err(_) if sweep.changed > 0 => Ok(sweep),
+            Err(error) => Err(error),
+        }
     }
 
     /// One transaction reaches everything here, so no intent is ever left over.

@@ -14,6 +14,14 @@ BEGIN
     END IF;
     IF EXISTS (SELECT FROM pg_class WHERE relname = 'ended_' || drop_ended_partition.day
         AND relnamespace = ':name'::regnamespace) THEN
+        -- Whoever has read it for a while will hardly be done at once, and others would wait for us meanwhile. Of other
+        -- roles' transactions it may not be told how old they are.
+        IF EXISTS (SELECT FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_stat_activity a ON a.pid = l.pid
+            WHERE l.locktype = 'relation' AND l.granted AND a.xact_start < clock_timestamp() - interval '1 second'
+            AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+            AND c.relname = 'ended_' || drop_ended_partition.day AND c.relnamespace = ':name'::regnamespace) THEN
+            RETURN false;
+        END IF;
         -- Whoever reads through all partitions has this lock first, too. The partition itself can then only be in the
         -- hands of somebody who will not be done soon.
         EXECUTE format('LOCK TABLE ONLY %I.ended IN ACCESS EXCLUSIVE MODE', ':name');

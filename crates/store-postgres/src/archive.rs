@@ -127,6 +127,10 @@ impl PostgresArchive {
 
 #[cfg(test)]
 impl PostgresArchive {
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
     /// What lists of every kind ask.
     pub(crate) fn looks<'a>(&self, below: &'a i64) -> Vec<(String, Vec<Param<'a>>)> {
         let looks = [Look::Dead, Look::Ended, Look::Live, Look::All];

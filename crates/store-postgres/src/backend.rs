@@ -32,7 +32,7 @@ use crate::days::Walks;
 use crate::error::{OpenError, failed};
 use crate::listen::{Hinting, Hints, listen};
 use crate::load::{entry, load};
-use crate::migrate::migrate;
+use crate::migrate::{in_schema, migrate};
 use crate::options::{PostgresOptions, Target};
 use crate::partitions::last_day_over;
 use crate::pieces::Pieces;
@@ -103,6 +103,7 @@ impl PostgresBackend {
         let connection = readers.get().await?;
         check_server(&connection, readers.name()).await?;
         migrate(&connection, readers.name(), &options).await?;
+        check_rights(&connection, readers.name(), &schema).await?;
         let secret = secret(&connection, readers.name(), &schema).await?;
         connection.give_back();
 
@@ -213,7 +214,7 @@ impl PostgresBackend {
         match &done {
             // What failed was rolled back by the commit behind it: nothing is left under way.
             Ok(()) | Err(CommitError::Behind | CommitError::Refused(_)) => self.writers.put_back(connection),
-            Err(CommitError::Unknown(_)) => drop(connection),
+            Err(CommitError::Unknown(_) | CommitError::Unsafe(_)) => drop(connection),
         }
         done
     }
@@ -281,6 +282,31 @@ async fn check_server(connection: &Connection, server: &str) -> Result<(), OpenE
         tracing::warn!(server, "the server runs with fsync = off: what was acknowledged can be lost");
     }
     Ok(())
+}
+
+/// A role that does not own the schema may lack rights to what an update added. Better told now than by the first task.
+async fn check_rights(connection: &Connection, server: &str, schema: &str) -> Result<(), OpenError> {
+    // Partitions are reached through their table.
+    let sql = in_schema(
+        "SELECT current_user::text, string_agg(name, ', ') FROM (
+            SELECT 'table ' || relname AS name FROM pg_class
+            WHERE relnamespace = ':name'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition AND NOT (
+                has_table_privilege(oid, 'SELECT') AND has_table_privilege(oid, 'INSERT')
+                AND has_table_privilege(oid, 'UPDATE') AND has_table_privilege(oid, 'DELETE'))
+            UNION ALL
+            SELECT 'function ' || proname FROM pg_proc
+            WHERE pronamespace = ':name'::regnamespace AND NOT has_function_privilege(oid, 'EXECUTE')
+            AND proname IN ('make_ended_partition', 'drop_ended_partition')
+        ) lacking",
+        schema,
+    );
+    let rows = connection.client().query_typed(&sql, &[]).await;
+    let rows = rows.map_err(|error| OpenError::Database(failed(server, &error)))?;
+    let Some(row) = rows.first() else { return Ok(()) };
+    match get::<Option<String>>(row, 1)? {
+        None => Ok(()),
+        Some(what) => Err(OpenError::Rights { role: get(row, 0)?, schema: schema.to_owned(), what }),
+    }
 }
 
 /// The secret of ids and tokens, made when the schema is.

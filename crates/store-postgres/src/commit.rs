@@ -58,9 +58,13 @@ pub(crate) async fn commit(
     let trims = !batch.attempts_trimmed.is_empty();
 
     let types = params.iter().map(|(_, of)| of.clone()).collect();
-    let prepared = connection.prepare([(&statement, types)].into_iter()).await;
-    // Nothing was begun yet.
-    prepared.map_err(|error| CommitError::Refused(crate::error::failed(frame.server, &error)))?;
+    if let Err(error) = connection.prepare([(&statement, types)].into_iter()).await {
+        if frame.begin.is_none() {
+            // A turn is a transaction that is open, and of no use now. If it cannot be ended, the connection is broken.
+            let _ = connection.batch("ROLLBACK").await;
+        }
+        return Err(CommitError::Refused(crate::error::failed(frame.server, &error)));
+    }
 
     if frame.is_plain && !trims {
         let rows = connection.query(&statement, &params).await;

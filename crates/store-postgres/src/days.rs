@@ -14,10 +14,9 @@ use crate::partitions::{ends_at, last_day_over};
 use crate::pool::Param;
 use crate::rows::{self, Rows, get};
 
-/// Tasks that one slice counts.
-const COUNTED_TASKS: i64 = 20_000;
-/// Tasks that one slice clears of what hangs on them: none for most, thousands of rows for some. After a slice that was too
-/// much for one statement the next ones are smaller, down to the second of these.
+/// Tasks that one slice counts, at most and at least: after one that was too much for a statement the next ones are smaller.
+const COUNTED_TASKS: [i64; 2] = [20_000, 100];
+/// Likewise, tasks that one slice clears of what hangs on them: none for most, thousands of rows for some.
 const CLEARED_TASKS: [i64; 2] = [5_000, 10];
 
 /// After somebody was found to read a day that is to be dropped, how long not to ask again: who asks holds others up for a
@@ -32,8 +31,19 @@ struct Walk {
     after: i64,
     /// Tasks by status.
     ended: [u64; 8],
-    /// Slices that did not work.
+    /// Slices that did not work, less those that did since.
     failures: u32,
+}
+
+impl Walk {
+    /// How many tasks the next slice has.
+    fn slice(&self, [most, least]: [i64; 2]) -> i64 {
+        (most >> (2 * self.failures).min(62)).max(least)
+    }
+
+    fn worked(&mut self) {
+        self.failures = self.failures.saturating_sub(1);
+    }
 }
 
 /// Where the next look begins. Whoever begins anew only does again what is done.
@@ -62,6 +72,14 @@ fn lock(walk: &Mutex<Walk>) -> MutexGuard<'_, Walk> {
 fn come_to(walk: &Mutex<Walk>, day: i32) -> Walk {
     let walk = *lock(walk);
     if walk.day == day { walk } else { Walk { day, ..Walk::default() } }
+}
+
+/// Notes that a slice did not work, so that the next one is smaller.
+fn failed_once_more<T>(answer: Result<T, BackendError>, of: &Mutex<Walk>, walk: Walk) -> Result<T, BackendError> {
+    if answer.is_err() {
+        *lock(of) = Walk { failures: walk.failures.saturating_add(1), ..walk };
+    }
+    answer
 }
 
 fn state(gone: Option<bool>) -> DayState {
@@ -101,8 +119,11 @@ impl PostgresBackend {
     /// Counts a slice of a closed day; when all of it is counted, says how many tasks it has by status.
     async fn count_day(&self, day: i32) -> Result<Option<[u64; 8]>, BackendError> {
         let mut walk = come_to(&self.walks.counting, day);
-        let params: Vec<Param<'_>> = vec![(&day, Type::INT4), (&walk.after, Type::INT8), (&COUNTED_TASKS, Type::INT8)];
-        let found = self.one((&self.sql.count_day, params)).await?;
+        let tasks = walk.slice(COUNTED_TASKS);
+        let params: Vec<Param<'_>> = vec![(&day, Type::INT4), (&walk.after, Type::INT8), (&tasks, Type::INT8)];
+        let found = self.one((&self.sql.count_day, params)).await;
+        let found = failed_once_more(found, &self.walks.counting, walk)?;
+        walk.worked();
         let mut counted = 0;
         for row in &found {
             let count = rows::number(row, 1)?;
@@ -110,8 +131,10 @@ impl PostgresBackend {
             walk.ended[usize::from(rows::status(get(row, 0)?)?.code())] += count;
             walk.after = walk.after.max(get(row, 2)?);
         }
-        *lock(&self.walks.counting) = walk;
-        Ok((counted < COUNTED_TASKS as u64).then_some(walk.ended))
+        let is_whole = counted < tasks as u64;
+        // Whoever counts it again, because the day did not go, begins anew: it may not be the same day any more.
+        *lock(&self.walks.counting) = if is_whole { Walk::default() } else { walk };
+        Ok(is_whole.then_some(walk.ended))
     }
 
     /// Clears away a slice of what hangs on the tasks of a day that is gone; when nothing is left, drops the day. False if
@@ -121,14 +144,11 @@ impl PostgresBackend {
             return Ok(false);
         }
         let mut walk = come_to(&self.walks.clearing, day);
-        let [most, least] = CLEARED_TASKS;
-        let tasks = (most >> (2 * walk.failures).min(62)).max(least);
+        let tasks = walk.slice(CLEARED_TASKS);
         let params: Vec<Param<'_>> = vec![(&day, Type::INT4), (&walk.after, Type::INT8), (&tasks, Type::INT8)];
         let cleared = self.one((&self.sql.clear_day, params)).await;
-        if cleared.is_err() {
-            *lock(&self.walks.clearing) = Walk { failures: walk.failures.saturating_add(1), ..walk };
-        }
-        let cleared = cleared?;
+        let cleared = failed_once_more(cleared, &self.walks.clearing, walk)?;
+        walk.worked();
         let (count, last) = match cleared.first() {
             Some(row) => (get::<i64>(row, 0)?, get::<Option<i64>>(row, 1)?),
             None => (0, None),

@@ -52,6 +52,19 @@ pub enum OpenError {
         /// What we need.
         known: i32,
     },
+    /// The role lacks rights that a server needs.
+    #[error(
+        "the role {role} may not use {what} of the schema {schema}; grant it what docs/stores.md lists (\"Rights\"), again \
+         after every update"
+    )]
+    Rights {
+        /// Who we are.
+        role: String,
+        /// Which schema.
+        schema: String,
+        /// Tables and functions.
+        what: String,
+    },
     /// Text would be mangled.
     #[error("the database stores text as {0}; Windlass needs one with the encoding UTF8")]
     Encoding(String),

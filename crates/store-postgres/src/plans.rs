@@ -10,7 +10,7 @@ use crate::backend::PostgresBackend;
 use crate::batch::Batch;
 use crate::options::PostgresOptions;
 use crate::pieces::{Piece, Pieces};
-use crate::pool::Param;
+use crate::pool::{Connection, Param};
 use crate::read::Query;
 use crate::sql::{Sql, Statements};
 
@@ -63,11 +63,7 @@ impl Plans {
         options.schema.clone_from(&schema);
         options.statement_timeout = Duration::from_secs(600);
         let backend = PostgresBackend::connect(options).await.expect("connects");
-        let plans = Self { backend, schema };
-        plans.batch(&fill(rows)).await;
-        // Apart: what analyses cannot run in a transaction with the rest.
-        plans.batch("VACUUM ANALYZE").await;
-        plans
+        Self { backend, schema }
     }
 
     async fn batch(&self, sql: &str) {
@@ -75,17 +71,59 @@ impl Plans {
         connection.batch(&sql.replace(":schema", &self.schema)).await.expect("ran");
         connection.give_back();
     }
+}
 
-    /// What the server does for a statement; nothing of it stays.
-    async fn explain(&self, query: &Query<'_>) -> String {
-        let connection = self.backend.readers.get().await.expect("a connection");
-        connection.batch("BEGIN").await.expect("begun");
-        let sql = format!("EXPLAIN (ANALYZE, BUFFERS, COSTS OFF) {}", query.0.text);
-        let rows = connection.client().query_typed(&sql, &query.1).await.expect(&query.0.text);
-        connection.batch("ROLLBACK").await.expect("rolled back");
-        connection.give_back();
-        rows.iter().map(|row| row.get::<_, String>(0) + "\n").collect()
+/// A statement of the work, prepared on one connection as the work does: with one plan for whatever it is asked.
+struct Prepared {
+    name: String,
+    /// What carries it out.
+    execute: String,
+}
+
+impl Prepared {
+    /// Prepares it, and has its plan made, by what is in the tables now.
+    async fn new(connection: &Connection, number: usize, name: String, (sql, params): &Query<'_>) -> Self {
+        let types: Vec<&str> = params.iter().map(|(_, of)| of.name()).collect();
+        let types = if types.is_empty() { String::new() } else { format!("({})", types.join(", ")) };
+        connection.batch(&format!("PREPARE plan_{number} {types} AS {}", sql.text)).await.expect(&sql.text);
+        // A statement that is carried out by name takes no parameters from outside: the server writes them out for us.
+        let mut values = Vec::new();
+        for (value, of) in params {
+            let written = connection.client().query_typed("SELECT $1::text", &[(*value, of.clone())]).await;
+            let written: Option<String> = written.expect("a value as text")[0].get(0);
+            let written = written.map_or("NULL".to_owned(), |text| format!("'{}'", text.replace('\'', "''")));
+            values.push(format!("{written}::{}", of.name()));
+        }
+        let values = if values.is_empty() { String::new() } else { format!("({})", values.join(", ")) };
+        let prepared = Self { name, execute: format!("EXECUTE plan_{number} {values}") };
+        connection.batch(&format!("EXPLAIN {}", prepared.execute)).await.expect("a plan");
+        prepared
     }
+
+    /// What the server does for it; nothing of it stays.
+    async fn explain(&self, connection: &Connection) -> String {
+        connection.batch("BEGIN").await.expect("begun");
+        let plan = explained(connection, &self.execute, &[]).await;
+        connection.batch("ROLLBACK").await.expect("rolled back");
+        plan
+    }
+}
+
+async fn explained(connection: &Connection, sql: &str, params: &[Param<'_>]) -> String {
+    let sql = format!("EXPLAIN (ANALYZE, BUFFERS, COSTS OFF) {sql}");
+    let rows = connection.client().query_typed(&sql, params).await.expect(&sql);
+    rows.iter().map(|row| row.get::<_, String>(0) + "\n").collect()
+}
+
+/// Pages that a plan looked at.
+fn pages(plan: &str) -> u64 {
+    plan.lines()
+        .find(|line| line.trim_start().starts_with("Buffers:"))
+        .into_iter()
+        .flat_map(|line| line.split([' ', ',']))
+        .filter_map(|part| part.strip_prefix("hit=").or_else(|| part.strip_prefix("read=")))
+        .filter_map(|pages| pages.parse::<u64>().ok())
+        .sum()
 }
 
 /// A row of a table for people: how the rows are found, how many pages are looked at, how long it takes.
@@ -97,28 +135,29 @@ fn summary(name: &str, plan: &str) -> String {
         .filter_map(|line| after(line, "Scan using ").or_else(|| after(line, "Bitmap Index Scan on ")))
         .map(word)
         .collect();
-    let pages: u64 = plan
-        .lines()
-        .find(|line| line.trim_start().starts_with("Buffers:"))
-        .into_iter()
-        .flat_map(|line| line.split([' ', ',']))
-        .filter_map(|part| part.strip_prefix("hit=").or_else(|| part.strip_prefix("read=")))
-        .filter_map(|pages| pages.parse::<u64>().ok())
-        .sum();
     let time = plan.lines().find_map(|line| after(line, "Execution Time: ")).unwrap_or_default();
     let indexes: Vec<String> = indexes.into_iter().collect();
-    format!("| {name} | {} | {pages} | {time} |", indexes.join(", "))
+    format!("| {name} | {} | {} | {time} |", indexes.join(", "), pages(plan))
 }
 
-/// A look through a whole table, or a sort of one.
+/// More pages than any statement needs for the few hundred rows that it is asked for here. A table of a million rows has
+/// ten times as many, so a look through a whole index is noticed, too.
+const MOST_PAGES: u64 = 5_000;
+
+/// Rows of one slice, and the most that anything may sort: what was found, never what waits.
+const SLICE: i64 = 1_000;
+
+/// A look through a whole table or index, or a sort of one.
 fn is_bad(plan: &str) -> bool {
     const SMALL: [&str; 2] = ["inbox", "days_over"];
-    plan.lines().any(|line| {
+    let sorted = |line: &str| line.split_once("rows=").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
+    let scans = plan.lines().any(|line| {
         let line = line.trim_start_matches([' ', '-', '>']);
         (line.starts_with("Seq Scan on") && !SMALL.iter().any(|name| line.contains(name)))
-            || line.starts_with("Sort (")
+            || (line.starts_with("Sort (") && sorted(line).is_none_or(|rows: i64| rows > SLICE))
             || line.starts_with("Parallel")
-    })
+    });
+    scans || pages(plan) > MOST_PAGES
 }
 
 async fn look(rows: i64, print: bool) {
@@ -128,7 +167,7 @@ async fn look(rows: i64, print: bool) {
     let old: Vec<i64> = (0..200).map(|index| 1 + index * (rows / 300)).collect();
     let claims: Vec<i64> = (1..50).collect();
     let ids: Vec<Uuid> = (0..50).map(Uuid::from_u128).collect();
-    let (limit, late, next) = (1_000_i64, rows - 100, rows + 1);
+    let (limit, late, next) = (SLICE, rows - 100, rows + 1);
     let (many, none, half) = (i64::MAX, 0_i64, rows / 2);
     let day = 20_001_i32;
     let redo: &[u8] = b"redo";
@@ -177,24 +216,39 @@ async fn look(rows: i64, print: bool) {
     for (sql, (piece, params)) in alone.iter().zip(steps) {
         all.push((piece.name().to_owned(), (sql, params)));
     }
+    // Planned while the tables are empty, as after the first start. Filled, it must still be the right plan; and also the
+    // one that is made once there are statistics.
+    let connection = plans.backend.readers.get().await.expect("a connection");
+    let mut prepared = Vec::new();
+    for (number, (name, query)) in all.into_iter().enumerate() {
+        prepared.push(Prepared::new(&connection, number, name, &query).await);
+    }
+    plans.batch(&fill(rows)).await;
     let (mut bad, mut summaries) = (Vec::new(), Vec::new());
-    for (name, query) in &all {
-        let plan = plans.explain(query).await;
-        summaries.push(summary(name, &plan));
-        if print || is_bad(&plan) {
-            println!("{name}\n{plan}");
+    for statistics in [false, true] {
+        if statistics {
+            // Apart: what analyses cannot run in a transaction with the rest.
+            plans.batch("VACUUM ANALYZE").await;
         }
-        if is_bad(&plan) {
-            bad.push(name);
+        for statement in &prepared {
+            let plan = statement.explain(&connection).await;
+            if is_bad(&plan) {
+                bad.push(statement.name.clone());
+            }
+            if statistics {
+                summaries.push(summary(&statement.name, &plan));
+            }
+            if print && statistics || is_bad(&plan) {
+                println!("{}, statistics: {statistics}\n{plan}", statement.name);
+            }
         }
     }
+    connection.give_back();
     let archive = plans.backend.archive();
     for look in archive.looks(&many) {
-        let connection = plans.backend.readers.get().await.expect("a connection");
-        let explained = format!("EXPLAIN (ANALYZE, BUFFERS, COSTS OFF) {}", look.0);
-        let rows = connection.client().query_typed(&explained, &look.1).await.expect(&look.0);
+        let connection = archive.pool().get().await.expect("a connection");
+        let plan = explained(&connection, &look.0, &look.1).await;
         connection.give_back();
-        let plan: String = rows.iter().map(|row| row.get::<_, String>(0) + "\n").collect();
         if print || is_bad(&plan) {
             println!("{}\n{plan}", look.0);
         }

@@ -609,9 +609,9 @@ async fn migrations_run_once_whoever_comes() {
 async fn keys_of_an_older_schema_are_found() {
     let database = Database::new();
     database.open().await.close().await;
-    let older = "DROP TABLE :schema.idempotency_keys;
-        CREATE TABLE :schema.idempotency (task bigint, created_at bigint, digest bigint, forget_at bigint,
-            queue text, tenant text, key text);
+    let older = "DROP TRIGGER copied ON :schema.idempotency;
+        DROP FUNCTION :schema.copy_idempotency; DROP FUNCTION :schema.idempotency_scope;
+        DROP TABLE :schema.idempotency_keys;
         INSERT INTO :schema.idempotency VALUES (1, 1, 3, 9, 'default', 'töchter', 'kéy'), (2, 1, 4, 9, 'default', '', 'kéy');
         DELETE FROM :schema.schema_version WHERE version > 3";
     let older = older.replace(":schema", &database.schema);
@@ -621,10 +621,18 @@ async fn keys_of_an_older_schema_are_found() {
     let bare = KeyScope { tenant: None, ..scope.clone() };
     let time = Timestamp::from_micros;
     let row = |task, digest| KeyRow { task: TaskKey(task), created_at: time(1), digest, forget_at: time(9) };
-    for (scope, row) in [(scope, row(1, 3)), (bare, row(2, 4))] {
+    let stored = async |scope: &KeyScope| {
         let wants = Wants { idempotency: vec![scope.clone()], ..Wants::default() };
-        assert_eq!(backend.read(&wants, 0).await.expect("read").idempotency, [(scope, row)]);
-    }
+        backend.read(&wants, 0).await.expect("read").idempotency.pop().map(|(_, row)| row)
+    };
+    assert_eq!((stored(&scope).await, stored(&bare).await), (Some(row(1, 3)), Some(row(2, 4))));
+    // An older server that still runs goes on with the old table.
+    let older = "DELETE FROM :schema.idempotency WHERE tenant = '';
+        UPDATE :schema.idempotency SET digest = 5 WHERE key = 'kéy';
+        INSERT INTO :schema.idempotency VALUES (7, 1, 6, 9, 'default', '', 'new')";
+    database.client().await.batch_execute(&older.replace(":schema", &database.schema)).await.expect("written");
+    assert_eq!((stored(&scope).await, stored(&bare).await), (Some(row(1, 5)), None));
+    assert_eq!(stored(&KeyScope { key: text("new"), ..bare }).await, Some(row(7, 6)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -643,7 +651,8 @@ async fn a_role_with_few_rights_runs_a_server() {
     let sql = format!(
         "CREATE ROLE {role} LOGIN; GRANT {role} TO CURRENT_USER; GRANT USAGE ON SCHEMA {schema} TO {role};
         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role};
-        GRANT EXECUTE ON FUNCTION {schema}.make_ended_partition, {schema}.drop_ended_partition TO {role};"
+        REVOKE UPDATE ON {schema}.live FROM {role};
+        GRANT EXECUTE ON FUNCTION {schema}.make_ended_partition TO {role};"
     );
     let client = database.client().await;
     client.batch_execute(&sql).await.expect("granted");
@@ -651,6 +660,14 @@ async fn a_role_with_few_rights_runs_a_server() {
     let (_, place) = url.split_once('@').expect("a user and a place");
     let url = format!("postgres://{role}@{place}");
     let options = PostgresOptions { url, migrate: false, ..database.options() };
+    let Err(error) = PostgresBackend::connect(options.clone()).await else { panic!("it may not do everything") };
+    let told = error.to_string();
+    assert!(told.contains(&role) && told.contains("table live, function drop_ended_partition of"), "{told}");
+    let rest = format!(
+        "GRANT UPDATE ON {schema}.live TO {role};
+        GRANT EXECUTE ON FUNCTION {schema}.drop_ended_partition TO {role};"
+    );
+    client.batch_execute(&rest).await.expect("granted");
     let backend = PostgresBackend::connect(options).await.expect("connects");
     commit(&backend, 1, tasks(vec![new_task(1)])).await;
     commit(&backend, 2, tasks(vec![end(1, Was::Live, ended(Status::Completed, Some(1)))])).await;

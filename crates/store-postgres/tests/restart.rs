@@ -121,7 +121,7 @@ async fn a_server_that_is_killed_is_found_again_and_has_lost_nothing() {
         match backend.commit(&entry(seen + 1), &tasks(vec![new_task(acknowledged + 1)])).await {
             Ok(()) => (seen, acknowledged) = (seen + 1, acknowledged + 1),
             Err(CommitError::Behind) => panic!("nobody else writes"),
-            Err(CommitError::Refused(error) | CommitError::Unknown(error)) => {
+            Err(CommitError::Refused(error) | CommitError::Unknown(error) | CommitError::Unsafe(error)) => {
                 assert!(error.reason.contains("127.0.0.1"), "{error}");
                 if errors == 0 {
                     server.start();

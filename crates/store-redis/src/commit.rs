@@ -22,6 +22,9 @@ use crate::sheet::text;
 /// How soon a commit whose answer was lost is asked for again.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 
+/// How long a commit waits for replicas: a caller is told within two seconds in any case.
+const WAIT_FOR_REPLICAS: Duration = Duration::from_secs(1);
+
 /// What tells an entry from any other with the same number.
 pub(crate) fn fingerprint(no: u64, node: NodeId, redo: &[u8]) -> u64 {
     let head = [no.to_be_bytes(), node.0.to_be_bytes()].concat();
@@ -97,7 +100,7 @@ impl Inner {
             })
             .await;
         }
-        self.replicated().await.map_err(CommitError::Unknown)
+        self.replicated().await.map_err(CommitError::Unsafe)
     }
 
     fn commit_link(&self) -> &Link {
@@ -177,7 +180,10 @@ impl Inner {
 
     /// Waits until replicas have what was written, if that is wanted.
     async fn replicated(&self) -> Result<(), BackendError> {
-        let Some((replicas, span)) = self.options.wait_replicas else { return Ok(()) };
+        let (replicas, span) = (self.wait_replicas, WAIT_FOR_REPLICAS);
+        if replicas == 0 {
+            return Ok(());
+        }
         let mut wait = redis::cmd("WAIT");
         wait.arg(replicas).arg(span.as_millis() as u64);
         // On the connection of the commit: the server looks at what that has written.

@@ -55,10 +55,14 @@ impl Durability {
             Some(_) => {}
         }
         if replicas > 0 && wait == 0 {
-            self.tell_loss("replicas follow asynchronously: a failover loses writes that they do not have yet");
+            self.tell_loss(
+                "replicas follow asynchronously: a failover loses writes that they do not have yet \
+                 (with wait_replicas=1 in the address, nothing is acknowledged before one has it)",
+            );
         }
         if let Some(least) = config.and_then(|config| config.get("min-replicas-to-write"))
             && replicas > 0
+            && wait == 0
             && least == "0"
         {
             self.tell_loss(
@@ -104,9 +108,8 @@ impl Inner {
             Err(_) => vec![None; infos.len()],
         };
         let mut durability = Durability::default();
-        let wait = self.options.wait_replicas.map_or(0, |(replicas, _)| replicas);
         for (info, config) in infos.iter().zip(&configs) {
-            durability.add(config.as_ref(), info, wait);
+            durability.add(config.as_ref(), info, self.wait_replicas);
             let value = |name: &str| config.as_ref().and_then(|config| config.get(name)).map(String::as_str);
             let is_limited = value("maxmemory").is_some_and(|bytes| bytes != "0");
             match value("maxmemory-policy") {
@@ -145,6 +148,9 @@ mod tests {
         assert!(durability.is_durable());
         durability.add(Some(&always), "connected_slaves:1\r\n", 0);
         assert_eq!(durability.losses.len(), 2);
+        let mut durability = Durability::default();
+        durability.add(Some(&always), "connected_slaves:1\r\n", 1);
+        assert!(durability.is_durable(), "one of them has it before anybody is told");
         let mut durability = Durability::default();
         let weak = config(&[("appendonly", "yes"), ("appendfsync", "everysec")]);
         durability.add(Some(&weak), "connected_slaves:0\r\n", 0);

@@ -46,6 +46,8 @@ impl Known {
 
 pub(crate) struct Inner {
     pub(crate) options: RedisOptions,
+    /// Replicas that must have a commit before it is acknowledged.
+    pub(crate) wait_replicas: usize,
     pub(crate) keys: Keys,
     pub(crate) scripts: Scripts,
     /// Commits, of the one thread that makes them; in a cluster they go with the other writes.

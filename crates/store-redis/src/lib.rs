@@ -52,12 +52,11 @@ use link::Link;
 #[derive(Clone)]
 pub struct RedisOptions {
     /// `redis://`, `rediss://`, `redis+sentinel://HOST:PORT,…/MASTER` or `redis+cluster://HOST:PORT,…`, each with
-    /// `?prefix=` for another beginning of all keys than `windlass`.
+    /// `?prefix=` for another beginning of all keys than `windlass`, and `?wait_replicas=` for how many replicas must
+    /// have a commit before it is acknowledged.
     pub url: String,
     /// Refuses to open a store that a crash or a failover can take acknowledged writes from.
     pub require_durable: bool,
-    /// Waits after every commit until so many replicas have it, so long at most.
-    pub wait_replicas: Option<(usize, Duration)>,
     /// How long a call may take.
     pub timeout: Duration,
     /// Memory that entries of the log may take.
@@ -77,7 +76,6 @@ impl RedisOptions {
         Self {
             url: url.into(),
             require_durable: false,
-            wait_replicas: None,
             timeout: Duration::from_secs(2),
             log_bytes: 64_000_000,
             event_bytes: 512_000_000,
@@ -109,6 +107,7 @@ impl RedisBackend {
         let (jobs, waiting) = mpsc::channel(intents::JOBS);
         let inner = Arc::new(Inner {
             options,
+            wait_replicas: target.wait_replicas,
             keys,
             scripts: scripts::Scripts::new(),
             writes,

@@ -128,7 +128,7 @@ impl Inner {
 
     /// Reads in a tag that has everything that this node has followed. What is read comes with
     /// the last entry that was applied to the tag.
-    async fn fresh<T, F: Future<Output = Result<(String, T), Failure>>>(
+    pub(crate) async fn fresh<T, F: Future<Output = Result<(String, T), Failure>>>(
         &self,
         tag: &str,
         read: impl Fn() -> F,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use redis::FromRedisValue;
 use windlass_cluster::backend::BackendError;
 use windlass_core::ids::{IdCodec, TaskKey};
 use windlass_core::keys::UniqueKey;
@@ -20,13 +21,26 @@ use crate::rows;
 /// Event rows that one slice of pruning looks at; each may hold thousands of events.
 const PRUNED_ROWS: usize = 20;
 
-fn due(key: &str, until: &str, limit: usize) -> redis::Cmd {
-    let mut range = redis::cmd("ZRANGEBYSCORE");
-    range.arg(key).arg("-inf").arg(until).arg("LIMIT").arg(0).arg(limit);
-    range
-}
-
 impl Inner {
+    /// The first members of a sorted set up to a time.
+    async fn due<T: FromRedisValue>(
+        &self,
+        tag: &str,
+        name: &str,
+        until: &str,
+        limit: usize,
+    ) -> Result<Vec<T>, BackendError> {
+        self.fresh(tag, || async {
+            let mut commands = redis::pipe();
+            commands.cmd("GET").arg(self.keys.of(tag, queue::APPLIED));
+            let range = commands.cmd("ZRANGEBYSCORE").arg(self.keys.of(tag, name));
+            range.arg("-inf").arg(until).arg("LIMIT").arg(0).arg(limit);
+            let (applied, found): (Option<String>, Vec<T>) = self.reads.pipeline(&commands).await?;
+            Ok((applied.unwrap_or_default(), found))
+        })
+        .await
+    }
+
     /// Ended tasks whose time is over. While memory is short, the next ones that would be.
     pub(crate) async fn expired_tasks(
         &self,
@@ -41,8 +55,7 @@ impl Inner {
             if count == limit {
                 break;
             }
-            let key = self.keys.of(&queue_tag(&queue), queue::KEPT);
-            let found: Vec<u64> = self.reads.command(&due(&key, &until, limit - count)).await?;
+            let found: Vec<u64> = self.due(&queue_tag(&queue), queue::KEPT, &until, limit - count).await?;
             count += found.len();
             for task in found {
                 tasks.entry(task / SEGMENT_TASKS).or_default().push(TaskKey(task));
@@ -66,8 +79,8 @@ impl Inner {
                 break;
             }
             let tag = queue_tag(&queue);
-            let range = due(&self.keys.of(&tag, queue::KEYS_KEPT), &now.as_micros().to_string(), limit - expired.len());
-            let fields: Vec<Vec<u8>> = self.reads.command(&range).await?;
+            let until = now.as_micros().to_string();
+            let fields: Vec<Vec<u8>> = self.due(&tag, queue::KEYS_KEPT, &until, limit - expired.len()).await?;
             if fields.is_empty() {
                 continue;
             }
@@ -89,9 +102,8 @@ impl Inner {
             if expired.len() == limit {
                 break;
             }
-            let key = self.keys.of(&tag, queue::UNIQUES_KEPT);
-            let found: Vec<Vec<u8>> =
-                self.reads.command(&due(&key, &now.as_micros().to_string(), limit - expired.len())).await?;
+            let until = now.as_micros().to_string();
+            let found: Vec<Vec<u8>> = self.due(&tag, queue::UNIQUES_KEPT, &until, limit - expired.len()).await?;
             for field in found {
                 let bytes: [u8; 16] = field.try_into().map_err(|_| Damaged::new("a unique key has a wrong length"))?;
                 expired.push(UniqueKey(u128::from_be_bytes(bytes)));

@@ -38,10 +38,14 @@ pub(crate) struct Target {
     pub(crate) login: Login,
     pub(crate) db: i64,
     pub(crate) prefix: String,
+    /// Replicas that must have a commit before it is acknowledged.
+    pub(crate) wait_replicas: usize,
 }
 
 const DEFAULT_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
+/// More than anybody has.
+const MOST_REPLICAS: usize = 100;
 const DEFAULT_PREFIX: &str = "windlass";
 
 /// Reads `redis://`, `rediss://`, and each with `+sentinel` or `+cluster`.
@@ -63,12 +67,20 @@ pub(crate) fn parse(url: &str) -> Result<Target, String> {
     let mut parts = path.split('/').filter(|part| !part.is_empty());
     let mut prefix = DEFAULT_PREFIX.to_owned();
     let mut sentinel = Login::default();
+    let mut wait_replicas = 0;
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let value = decode(value)?;
         match name {
             "prefix" if is_prefix(&value) => prefix = value,
             "prefix" => return Err("the prefix may have letters, digits and . _ : - only".into()),
+            "wait_replicas" => {
+                wait_replicas = value
+                    .parse()
+                    .ok()
+                    .filter(|count| *count <= MOST_REPLICAS)
+                    .ok_or_else(|| format!("wait_replicas must be a number from 0 to {MOST_REPLICAS}"))?;
+            }
             "sentinel_user" => sentinel.user = Some(value),
             "sentinel_password" => sentinel.password = Some(value),
             _ => return Err(format!("the option {name} is not known")),
@@ -91,7 +103,7 @@ pub(crate) fn parse(url: &str) -> Result<Target, String> {
     if servers == Servers::Standalone && hosts.len() != 1 {
         return Err("must name one server; for several take redis+sentinel or redis+cluster".into());
     }
-    Ok(Target { servers, tls, hosts, login: parse_login(login)?, db, prefix })
+    Ok(Target { servers, tls, hosts, login: parse_login(login)?, db, prefix, wait_replicas })
 }
 
 fn is_prefix(text: &str) -> bool {
@@ -156,7 +168,8 @@ mod tests {
         assert!(
             matches!(sentinel.servers, Servers::Sentinel { master, login } if master == "main" && login.password.is_some())
         );
-        let cluster = parse("redis+cluster://a:1,b:2").expect("cluster");
+        let cluster = parse("redis+cluster://a:1,b:2?wait_replicas=2").expect("cluster");
+        assert_eq!((plain.wait_replicas, cluster.wait_replicas), (0, 2));
         assert_eq!((cluster.servers, cluster.hosts.len()), (Servers::Cluster, 2));
     }
 
@@ -173,6 +186,8 @@ mod tests {
             "redis+cluster://a/1",
             "redis://a?colour=red",
             "redis://a?prefix={x}",
+            "redis://a?wait_replicas=some",
+            "redis://a?wait_replicas=101",
             "redis://u:%zz@a",
             "redis://",
         ] {

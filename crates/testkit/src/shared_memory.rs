@@ -57,6 +57,10 @@ pub struct SharedMemory {
     pub drop_next: AtomicBool,
     /// While set, nobody learns what others write.
     pub is_silent: AtomicBool,
+    /// The next commit is carried out, but not safely.
+    pub unsafe_next: AtomicBool,
+    /// Commits wait while somebody has it for writing.
+    pub hold: tokio::sync::RwLock<()>,
     commits: AtomicU64,
 }
 
@@ -71,6 +75,8 @@ impl SharedMemory {
             lose_every: AtomicU64::new(0),
             drop_next: AtomicBool::new(false),
             is_silent: AtomicBool::new(false),
+            unsafe_next: AtomicBool::new(false),
+            hold: tokio::sync::RwLock::default(),
             commits: AtomicU64::new(0),
         })
     }
@@ -99,6 +105,11 @@ impl SharedMemory {
         let key = TaskKey(TaskKey::INBOX + no as u64);
         tables.inbox.insert(no, InboxItem { no, key, created_at, body: body.as_bytes().to_vec() });
         IdCodec::new(SECRET).task_id(key, created_at)
+    }
+
+    /// Empties the inbox, as somebody with a console would.
+    pub fn forget_inbox(&self) {
+        self.tables().inbox.clear();
     }
 
     /// Forgets the log but for its last entry, as if nobody had followed for a long time.
@@ -306,6 +317,7 @@ impl Backend for SharedMemory {
     }
 
     async fn commit(&self, entry: &Entry, changes: &Changes) -> Result<(), CommitError> {
+        let _not_held = self.hold.read().await;
         let mut tables = self.reach().map_err(CommitError::Refused)?;
         if entry.no != tables.last() + 1 {
             return Err(CommitError::Behind);
@@ -327,6 +339,9 @@ impl Backend for SharedMemory {
         tables.apply(changes);
         tables.log.push(entry.clone());
         self.grown.send_replace(entry.no);
+        if self.unsafe_next.swap(false, Ordering::SeqCst) {
+            return Err(CommitError::Unsafe(BackendError::new("no replica has it")));
+        }
         if lost { unknown() } else { Ok(()) }
     }
 

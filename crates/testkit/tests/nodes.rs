@@ -12,10 +12,10 @@ use windlass_cluster::backend::NodeId;
 use windlass_cluster::{NodeOptions, open};
 use windlass_core::fact::{Fact, Happened};
 use windlass_core::ids::{TaskId, WorkerId};
-use windlass_core::keys::OnFailure;
+use windlass_core::keys::{HELD_WHILE, OnConflict, OnFailure};
 use windlass_core::status::Status;
 use windlass_core::store::{
-    Applied, Capabilities, ClaimRequest, Finish, InboxItem, Intake, Outcome, Store, SubmitError,
+    Applied, Capabilities, ClaimRequest, Finish, InboxItem, Intake, KnownBy, Outcome, Store, SubmitError,
 };
 use windlass_testkit::ManualClock;
 use windlass_testkit::fixtures::{completed, error, profile, task};
@@ -28,6 +28,13 @@ async fn nodes(count: u64) -> (Arc<SharedMemory>, Vec<Arc<dyn Store>>) {
 }
 
 async fn watched_nodes(count: u64) -> (Arc<SharedMemory>, Vec<Arc<dyn Store>>, Vec<Arc<Witness>>) {
+    let (_, database, nodes, witnesses) = clocked_nodes(count).await;
+    (database, nodes, witnesses)
+}
+
+type Nodes = (Arc<ManualClock>, Arc<SharedMemory>, Vec<Arc<dyn Store>>, Vec<Arc<Witness>>);
+
+async fn clocked_nodes(count: u64) -> Nodes {
     let clock = Arc::new(ManualClock::new());
     let database = SharedMemory::new(Arc::clone(&clock) as _);
     let (mut nodes, mut witnesses): (Vec<Arc<dyn Store>>, Vec<_>) = (Vec::new(), Vec::new());
@@ -44,7 +51,7 @@ async fn watched_nodes(count: u64) -> (Arc<SharedMemory>, Vec<Arc<dyn Store>>, V
         nodes.push(node.await.expect("opens"));
         witnesses.push(witness);
     }
-    (database, nodes, witnesses)
+    (clock, database, nodes, witnesses)
 }
 
 async fn worker(node: &Arc<dyn Store>) -> WorkerId {
@@ -287,4 +294,77 @@ async fn an_item_of_the_inbox_that_two_nodes_read_is_one_task() {
         assert_eq!(tasks.iter().map(stand).collect::<Vec<_>>(), [Some(Status::Queued), Some(Status::DeadLetter)]);
         assert!(node.inbox(0, 10).await.expect("read").is_empty());
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sweep_leaves_what_its_own_transaction_took() {
+    let (clock, database, nodes, _) = clocked_nodes(1).await;
+    let node = &nodes[0];
+    let worker = worker(node).await;
+    let minute = Duration::from_secs(60);
+    let unique = || task("u").unique_while(OnConflict::Keep, &HELD_WHILE, Some(minute)).build();
+    let result = async |outcome: Outcome| {
+        let claimed = node.claim(claim(worker, 1, false)).await.expect("served").tasks.remove(0);
+        Finish::new(claimed.id, claimed.token, outcome)
+    };
+    let finish = |result: Finish| {
+        let node = Arc::clone(node);
+        async move { node.finish(worker, vec![result]).await.expect("reached").remove(0).expect("the lease is live") }
+    };
+    node.submit(vec![unique()]).await.expect("taken");
+    finish(result(completed()).await).await;
+    clock.advance(minute * 2);
+    // Nobody holds the key any more, but its row is still there.
+    node.submit(vec![task("a").build()]).await.expect("taken");
+    let result = result(Outcome::Completed { result: None, follow_ups: vec![unique()] }).await;
+
+    let held = database.hold.write().await;
+    let holds_up = tokio::spawn({
+        let node = Arc::clone(node);
+        async move { node.submit(vec![task("b").build()]).await.expect("taken") }
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    // Both go into the next transaction, the result first.
+    let finish = tokio::spawn(finish(result));
+    let sweep = tokio::spawn({
+        let node = Arc::clone(node);
+        async move { node.prune(100).await.expect("reached") }
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    drop(held);
+    let follow_up = soon(finish).await.expect("no panic").follow_ups[0];
+    soon(sweep).await.expect("no panic");
+    soon(holds_up).await.expect("no panic");
+    let again = node.submit(vec![unique()]).await.expect("answered");
+    assert_eq!((again[0].id, again[0].known_by), (follow_up, Some(KnownBy::UniqueKept)), "the key is held");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_that_is_not_safe_is_not_acknowledged_and_not_forgotten() {
+    let (database, nodes) = nodes(2).await;
+    database.unsafe_next.store(true, Ordering::SeqCst);
+    match nodes[0].submit(vec![task("a").build()]).await {
+        Err(SubmitError::Store(error)) => assert_eq!(error.applied, Applied::Unknown),
+        other => panic!("{other:?}"),
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    for node in &nodes {
+        let stats = node.stats().await.expect("stats");
+        assert_eq!(stats.by_status[usize::from(Status::Queued.code())], 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_can_never_be_committed_fails_alone() {
+    let (database, nodes) = nodes(1).await;
+    database.enqueue("{}");
+    let mut items = nodes[0].inbox(0, 1).await.expect("read");
+    let item = items.remove(0);
+    // Somebody deletes the item by hand after it was read.
+    database.forget_inbox();
+    let intake =
+        Intake { no: item.no, key: item.key, created_at: item.created_at, task: task("a").build(), refused: None };
+    let refused = soon(nodes[0].take_in(vec![intake])).await;
+    assert!(refused.is_err(), "{refused:?}");
+    nodes[0].submit(vec![task("a").build()]).await.expect("others go on");
 }

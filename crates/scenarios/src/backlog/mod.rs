@@ -89,9 +89,16 @@ fn show(what: &str, cost: &Cost) {
     println!("    {what:<34} {:7.0} {:7.0}   {}", cost.median, cost.p99, cost.touched);
 }
 
-/// Measures at every size.
+/// Measures at every size, and leaves nothing behind whatever comes of it.
 pub async fn run(plan: &Plan, picture: Option<&Path>) -> Outcomes {
     let (mut place, store) = Place::open(&plan.address).await?;
+    let measured = measure(plan, picture, &mut place, &*store).await;
+    store.close().await;
+    let cleared = place.clear().await;
+    measured.and(cleared)
+}
+
+async fn measure(plan: &Plan, picture: Option<&Path>, place: &mut Place, store: &dyn Store) -> Outcomes {
     let kind = store.name();
     let change = serde_json::from_str(r#"{"depth":{"soft":100000000,"hard":100000000}}"#)?;
     store.change_queue(windlass_core::names::QueueName::new("work")?, change).await?;
@@ -99,7 +106,7 @@ pub async fn run(plan: &Plan, picture: Option<&Path>) -> Outcomes {
     if plan.paused > 0 {
         let paused = serde_json::from_str(r#"{"paused":true}"#)?;
         store.change_type(windlass_core::names::TaskType::new("paused")?, paused).await?;
-        submit(&*store, (0..plan.paused).map(|_| task("paused").queue("work").build())).await?;
+        submit(store, (0..plan.paused).map(|_| task("paused").queue("work").build())).await?;
         println!("  beside {} tasks of a paused type", plan.paused);
     }
     let profile = windlass_testkit::fixtures::profile();
@@ -108,13 +115,13 @@ pub async fn run(plan: &Plan, picture: Option<&Path>) -> Outcomes {
     let (mut lines, mut waiting) = ([Vec::new(), Vec::new(), Vec::new()], 0);
     for size in &plan.sizes {
         let begun = Instant::now();
-        let added = submit(&*store, (waiting..*size).map(work)).await?;
+        let added = submit(store, (waiting..*size).map(work)).await?;
         waiting += added;
         println!("  backlog of {size} ({added} submitted in {:.1} s)", begun.elapsed().as_secs_f64());
         let costs = [
-            submits(&place, &*store, plan.rounds).await?,
-            claims(&place, &*store, worker, plan.rounds, 1).await?,
-            claims(&place, &*store, worker, plan.rounds / 5, 50).await?,
+            submits(place, store, plan.rounds).await?,
+            claims(place, store, worker, plan.rounds, 1).await?,
+            claims(place, store, worker, plan.rounds / 5, 50).await?,
         ];
         waiting = waiting + plan.rounds - plan.rounds - plan.rounds / 5 * 50;
         let names = ["submit of 1", "claim of 1 (and its result)", "claim of 50 (and their results)"];
@@ -124,7 +131,7 @@ pub async fn run(plan: &Plan, picture: Option<&Path>) -> Outcomes {
         }
     }
     if let Some(span) = plan.hold_open {
-        held_open::run(&mut place, &*store, worker, span).await?;
+        held_open::run(place, store, worker, span).await?;
     }
     if let Some(path) = picture {
         let [submit, one, fifty] = lines;
@@ -136,6 +143,5 @@ pub async fn run(plan: &Plan, picture: Option<&Path>) -> Outcomes {
         let title = format!("{kind}: median microseconds by tasks that wait");
         std::fs::write(path, plot::svg(&title, "tasks", "µs", &lines))?;
     }
-    store.close().await;
-    place.clear().await
+    Ok(())
 }

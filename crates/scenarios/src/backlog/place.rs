@@ -78,7 +78,8 @@ impl Place {
         }
         if address.starts_with("redis") {
             let (url, prefix) = (address.to_owned(), own_name());
-            let options = RedisOptions::new(format!("{url}?prefix={prefix}"));
+            let more = if url.contains('?') { '&' } else { '?' };
+            let options = RedisOptions::new(format!("{url}{more}prefix={prefix}"));
             let (store, _) = RedisStore::open(options, LEASE, None, Arc::new(NoObserver)).await?;
             return Ok((Self::Prefix { url, prefix }, store));
         }
