@@ -1,6 +1,9 @@
-//! Two servers in processes of their own on one PostgreSQL: what one did, the other tells.
+//! Two servers in processes of their own on one database: what one did, the other knows.
 
 mod support;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use support::{Server, text, until};
@@ -19,7 +22,8 @@ fn url() -> String {
 
 impl Nodes {
     fn start() -> Self {
-        let schema = format!("wnodes_{}", std::process::id());
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let schema = format!("wnodes_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let server = || Server::on(&url(), &["--store-schema", &schema]);
         Self { servers: [server(), server()], schema }
     }
@@ -91,4 +95,62 @@ fn statistics_are_of_all_nodes_and_counters_of_one() {
         assert_eq!(counted(first, name).len(), 1, "{name}");
         assert_eq!(counted(second, name), Vec::<String>::new(), "{name}");
     }
+}
+
+/// A task that is submitted on one node reaches a poll that waits on the other.
+fn polls_wake([first, second]: &[Server; 2]) {
+    const ROUNDS: usize = 21;
+    let body = json!({"capacity": 10, "queues": ["wake"]}).to_string();
+    let worker = first.api("POST", "/internal/workers/register", &body)["worker_id"].clone();
+    let worker = worker.as_str().expect("an id");
+    let poll = || {
+        let body = r#"{"available_capacity": 1, "wait_ms": 10000}"#;
+        let polled = first.api("POST", &format!("/internal/workers/{worker}/poll"), body);
+        (polled, Instant::now())
+    };
+    let mut waits = Vec::new();
+    for _ in 0..ROUNDS {
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(poll);
+            // Long enough for the poll to wait; if it does not yet, it is answered all the same.
+            std::thread::sleep(Duration::from_millis(30));
+            second.submit_body(&json!({"task_type": "t", "queue": "wake"}));
+            let submitted = Instant::now();
+            let (polled, woken) = waiting.join().expect("no panic");
+            assert_eq!(polled["tasks"].as_array().map(Vec::len), Some(1), "{polled}");
+            waits.push(woken.saturating_duration_since(submitted));
+        });
+    }
+    waits.sort_unstable();
+    let median = waits[ROUNDS / 2];
+    println!("a poll on another node wakes after {median:?}, at worst {:?}", waits[ROUNDS - 1]);
+    assert!(median < Duration::from_millis(50), "{waits:?}");
+}
+
+/// A setting that is changed on one node applies on the other.
+fn settings_reach([first, second]: &[Server; 2]) {
+    for (verb, paused) in [("pause", true), ("resume", false)] {
+        second.api("POST", &format!("/api/v1/queues/wake/{verb}"), "{}");
+        let changed = Instant::now();
+        until("the other node knows", || first.get("/api/v1/queues/wake")["paused"] == paused);
+        assert!(changed.elapsed() < Duration::from_secs(2), "{:?}", changed.elapsed());
+    }
+}
+
+#[test]
+fn nodes_on_postgres_wake_each_other() {
+    let nodes = Nodes::start();
+    polls_wake(&nodes.servers);
+    settings_reach(&nodes.servers);
+}
+
+#[test]
+fn nodes_on_a_redis_cluster_wake_each_other() {
+    let url = std::env::var("WINDLASS_TEST_REDIS_CLUSTER_URL")
+        .expect("WINDLASS_TEST_REDIS_CLUSTER_URL must name a Redis Cluster for tests");
+    // Keys of their own: the cluster goes with the test run.
+    let url = format!("{url}?prefix=wnodes{}", std::process::id());
+    let servers = [Server::on(&url, &[]), Server::on(&url, &[])];
+    polls_wake(&servers);
+    settings_reach(&servers);
 }

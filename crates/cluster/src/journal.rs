@@ -20,7 +20,7 @@ use windlass_core::task::{FailedAttempt, Progress, TaskSpec};
 use windlass_core::time::Timestamp;
 use windlass_ledger::days::DayState;
 use windlass_ledger::journal::{
-    ClaimRow, Ended, Fault, Journal, JournalError, JournalResult, KeyRow, KeyScope, Needs, Overlay, Sequence,
+    ClaimRow, Ended, Fault, Journal, JournalError, JournalResult, KeyRow, KeyScope, Missed, Needs, Overlay, Sequence,
     SubmitTimes, TaskRow, UniqueRow, WorkerRow,
 };
 
@@ -45,6 +45,9 @@ const AWAY: Duration = Duration::from_millis(250);
 /// After a key turned out to be there that was taken for new, keys are looked up for so many transactions: one that is
 /// sent again seldom comes alone.
 const WARY: u32 = 64;
+
+/// Entries that may turn up in the log yet and are remembered. There is hardly ever one.
+const UNSURE: usize = 16;
 
 /// What is known of the database at the moment.
 struct Away {
@@ -79,6 +82,8 @@ pub struct SharedJournal {
     pending: Pending,
     redo: Option<Vec<u8>>,
     must_be_current: bool,
+    /// Entries of this node of which nobody knows whether they are in the log.
+    unsure: Vec<Entry>,
     away: Option<Away>,
 }
 
@@ -114,6 +119,7 @@ impl SharedJournal {
             pending: Pending::default(),
             redo: None,
             must_be_current: false,
+            unsure: Vec::new(),
             away: None,
         }
     }
@@ -229,9 +235,12 @@ impl SharedJournal {
                 return Err(JournalError { reason: error.reason, fault: Fault::Item });
             }
             Err(CommitError::Refused(error)) => return Err(self.missed_it(error, Fault::Refused)),
-            Err(CommitError::Unknown(error)) => self.find_out(&entry, error)?,
+            Err(CommitError::Unknown(error)) => match self.find_out(&entry) {
+                Some(found) => found?,
+                None => return Err(self.nobody_knows(entry, error)),
+            },
             // It is followed like another node's.
-            Err(CommitError::Unsafe(error)) => return Err(self.missed_it(error, Fault::Unknown)),
+            Err(CommitError::Unsafe(error)) => return Err(self.nobody_knows(entry, error)),
         }
         self.away = None;
         self.version.store(entry.no, Ordering::Release);
@@ -259,20 +268,29 @@ impl SharedJournal {
         Ok(())
     }
 
-    /// The answer to a commit was lost: the log itself says what became of it.
-    fn find_out(&mut self, entry: &Entry, error: BackendError) -> JournalResult<()> {
+    /// What is told of an entry that may turn up in the log yet.
+    fn nobody_knows(&mut self, entry: Entry, error: BackendError) -> JournalError {
+        if self.unsure.len() == UNSURE {
+            self.unsure.remove(0);
+        }
+        self.unsure.push(entry);
+        self.missed_it(error, Fault::Unknown)
+    }
+
+    /// The answer to a commit was lost: the log itself says what became of it, but perhaps not in time.
+    fn find_out(&mut self, entry: &Entry) -> Option<JournalResult<()>> {
         let until = instant() + FIND_OUT;
         loop {
             match self.wait(self.backend.tail(entry.no - 1, 1)) {
                 Ok(Tail::Entries(entries)) if !entries.is_empty() => {
-                    return if entries[0] == *entry { Ok(()) } else { Err(behind()) };
+                    return Some(if entries[0] == *entry { Ok(()) } else { Err(behind()) });
                 }
-                Ok(Tail::Gone) => return Err(astray()),
+                Ok(Tail::Gone) => return Some(Err(astray())),
                 // It is not there yet; a connection that hangs may still bring it.
                 Ok(Tail::Entries(_)) | Err(_) => {}
             }
             if instant() >= until {
-                return Err(self.missed_it(error, Fault::Unknown));
+                return None;
             }
             self.wait(async { tokio::time::sleep(LOOK_AGAIN).await });
         }
@@ -390,7 +408,7 @@ impl Journal for SharedJournal {
         self.must_be_current = must_be_current;
     }
 
-    fn missed(&mut self, in_turn: bool) -> JournalResult<Vec<Vec<u8>>> {
+    fn missed(&mut self, in_turn: bool) -> JournalResult<Vec<Missed>> {
         if self.current {
             return Ok(Vec::new());
         }
@@ -422,7 +440,9 @@ impl Journal for SharedJournal {
                 self.cache.remove(key);
             }
             self.version.store(entry.no, Ordering::Release);
-            missed.push(redo.to_vec());
+            let own = self.unsure.contains(&entry);
+            self.unsure.retain(|unsure| unsure.no > entry.no);
+            missed.push(Missed { redo: redo.to_vec(), own });
         }
         Ok(missed)
     }

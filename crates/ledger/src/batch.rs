@@ -12,8 +12,9 @@ use windlass_core::store::{ClaimRequest, Claimed, Finish, Outcome, StoreError, W
 
 use crate::claim::Served;
 use crate::finish::Arrived;
-use crate::journal::{Fault, Journal, JournalError, JournalResult, Needs};
+use crate::journal::{Fault, Journal, JournalError, JournalResult, Missed, Needs};
 use crate::ledger::Ledger;
+use crate::redo::Granted;
 use crate::waiters::ClaimReply;
 
 /// How often a transaction is begun again though no other node was first. Once is usual: a key that was taken for new.
@@ -172,10 +173,13 @@ pub(crate) fn give_back(worker: WorkerId, claimed: &Claimed) -> Option<Box<dyn O
     if claimed.tasks.is_empty() {
         return None;
     }
-    let results: Vec<Arrived> =
-        claimed.tasks.iter().map(|task| Finish::new(task.id, task.token, Outcome::Released).into()).collect();
+    let results = claimed.tasks.iter().map(|task| Finish::new(task.id, task.token, Outcome::Released).into());
+    Some(release(worker, results.collect()))
+}
+
+fn release(worker: WorkerId, results: Vec<Arrived>) -> Box<dyn Operation> {
     let (reply, _) = oneshot::channel();
-    Some(Box::new(Call {
+    Box::new(Call {
         order: Order::Finish,
         weight: results.len(),
         input: (worker, results),
@@ -183,7 +187,7 @@ pub(crate) fn give_back(worker: WorkerId, claimed: &Claimed) -> Option<Box<dyn O
         work: |desk, (worker, results)| desk.ledger.finish(desk.journal, *worker, results).map(|_| ()),
         output: None,
         reply,
-    }))
+    })
 }
 
 /// What is shared between the writer and everybody else.
@@ -207,13 +211,15 @@ pub struct Writer<J> {
     journal: J,
     observer: Arc<dyn Observer>,
     shared: Arc<Shared>,
+    /// Leases of workers that were never told of them, because nobody knew what had become of the claim.
+    unheard: Vec<Granted>,
 }
 
 impl<J: Journal> Writer<J> {
     /// A writer with what it shares.
     pub fn new(ledger: Ledger, journal: J, observer: Arc<dyn Observer>) -> (Self, Arc<Shared>) {
         let shared = Arc::new(Shared { settings: RwLock::new(Arc::clone(ledger.settings())) });
-        (Self { ledger, journal, observer, shared: Arc::clone(&shared) }, shared)
+        (Self { ledger, journal, observer, shared: Arc::clone(&shared), unheard: Vec::new() }, shared)
     }
 
     /// Its journal, between transactions.
@@ -228,6 +234,7 @@ impl<J: Journal> Writer<J> {
             batch.sort_by_key(|operation| operation.rank());
             let mut left = Vec::new();
             self.run_or_split(batch, &mut left)?;
+            left.extend(self.give_back_unheard());
             batch = left;
         }
         Ok(())
@@ -317,11 +324,12 @@ impl<J: Journal> Writer<J> {
                 return Ok(any);
             }
             any = true;
-            for redo in missed {
-                let facts = self
-                    .ledger
-                    .follow(&redo)
-                    .map_err(|damaged| JournalError { reason: damaged.to_string(), fault: Fault::Astray })?;
+            for Missed { redo, own } in missed {
+                let unheard = if own { self.ledger.granted_by(&redo) } else { Ok(Vec::new()) };
+                let followed = unheard.and_then(|unheard| Ok((unheard, self.ledger.follow(&redo)?)));
+                let (unheard, facts) =
+                    followed.map_err(|damaged| JournalError { reason: damaged.to_string(), fault: Fault::Astray })?;
+                self.unheard.extend(unheard);
                 if !facts.is_empty() {
                     self.observer.followed(&facts);
                 }
@@ -333,12 +341,19 @@ impl<J: Journal> Writer<J> {
     /// Catches up with other nodes and serves claims that wait for what they did.
     pub fn follow(&mut self) -> Result<(), JournalError> {
         self.catch_up(false)?;
-        if !self.ledger.lanes_changed || self.ledger.waiters.is_empty() {
-            return Ok(());
+        let mut left: Vec<_> = self.give_back_unheard().collect();
+        if self.ledger.lanes_changed && !self.ledger.waiters.is_empty() {
+            self.run_or_split(Vec::new(), &mut left)?;
         }
-        let mut left = Vec::new();
-        self.run_or_split(Vec::new(), &mut left)?;
         self.run(left)
+    }
+
+    /// What puts tasks back in their places whose workers never heard that they have them. Otherwise their leases would
+    /// lapse, and that counts as a crash.
+    fn give_back_unheard(&mut self) -> impl Iterator<Item = Box<dyn Operation>> + use<J> {
+        std::mem::take(&mut self.unheard).into_iter().map(|Granted { worker, task, token }| {
+            release(worker, vec![Finish::new(task, token, Outcome::Released).into()])
+        })
     }
 
     /// Takes on memory that was loaded anew. Whoever waits goes on waiting.

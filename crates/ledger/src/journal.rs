@@ -23,6 +23,15 @@ use windlass_core::worker::WorkerProfile;
 use crate::days::DayState;
 use crate::flows::Place;
 
+/// A transaction of a shared journal that memory has not followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missed {
+    /// What it did to memory.
+    pub redo: Vec<u8>,
+    /// This node wrote it, and nobody knew: whoever asked for it was told so, and got nothing.
+    pub own: bool,
+}
+
 /// A journal could not do what it was asked. The transaction is to be rolled back.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{reason}")]
@@ -370,7 +379,7 @@ pub trait Journal: Send {
     fn append(&mut self, _redo: Option<Vec<u8>>, _must_be_current: bool) {}
     /// Of a shared journal: what others did since the last call, in order; nothing if memory is current. With
     /// `in_turn` the next commit comes before theirs.
-    fn missed(&mut self, _in_turn: bool) -> JournalResult<Vec<Vec<u8>>> {
+    fn missed(&mut self, _in_turn: bool) -> JournalResult<Vec<Missed>> {
         Ok(Vec::new())
     }
 

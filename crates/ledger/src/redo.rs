@@ -15,7 +15,7 @@ use windlass_core::breaker::{self, TypeBreaker, WorkerBreaker};
 use windlass_core::error_rules::{ErrorRules, RuleBook};
 use windlass_core::event::Change;
 use windlass_core::fact::Fact;
-use windlass_core::ids::{ClaimNo, TaskKey, WorkerId};
+use windlass_core::ids::{ClaimNo, LeaseToken, TaskId, TaskKey, WorkerId};
 use windlass_core::keys::FlowKey;
 use windlass_core::lane::LaneKey;
 use windlass_core::names::{QueueName, TaskType, Text};
@@ -37,6 +37,14 @@ use crate::workers::WorkerEntry;
 /// The first byte of every entry. A node that meets a higher one is too old to follow. The first format had no facts.
 const FORMAT: u8 = 2;
 const OLDEST_FORMAT: u8 = 1;
+
+/// A lease that a transaction gave out.
+#[derive(Debug)]
+pub(crate) struct Granted {
+    pub(crate) worker: WorkerId,
+    pub(crate) task: TaskId,
+    pub(crate) token: LeaseToken,
+}
 
 /// A task and what it has to do with its key.
 type KeyedWords = (u64, Option<(QueueName, FlowKey, Option<Place>)>);
@@ -305,6 +313,24 @@ impl Ledger {
             out.number(completed);
             out.number(failed);
         }
+    }
+
+    /// The leases that a transaction gave out which is about to be followed.
+    pub(crate) fn granted_by(&self, redo: &[u8]) -> Result<Vec<Granted>, Damaged> {
+        let mut from = Decoder::new(redo);
+        let totals = Totals::decode(&mut from)?;
+        let told = Told::decode(&mut from, totals.at)?;
+        let granted = told.leases.into_iter().filter_map(|(key, lease)| {
+            let (key, (_, lease)) = (TaskKey(key), lease?);
+            // One that is known was only renewed.
+            let is_new = self.index.lease(key).is_none_or(|known| known.claim != lease.claim);
+            is_new.then(|| Granted {
+                worker: lease.worker,
+                task: self.ids.task_id(key, lease.created_at),
+                token: self.ids.token(key, lease.claim),
+            })
+        });
+        Ok(granted.collect())
     }
 
     /// Does what another node's transaction did. Returns what statistics need of it.

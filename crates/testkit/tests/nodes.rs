@@ -368,3 +368,24 @@ async fn what_can_never_be_committed_fails_alone() {
     assert!(refused.is_err(), "{refused:?}");
     nodes[0].submit(vec![task("a").build()]).await.expect("others go on");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_its_worker_never_heard_of_is_given_back() {
+    let (database, nodes) = nodes(1).await;
+    let node = &nodes[0];
+    let worker = worker(node).await;
+    let id = node.submit(vec![task("a").build()]).await.expect("taken")[0].id;
+    // The commit is carried out, and nobody gets to know in time.
+    database.unsafe_next.store(true, Ordering::SeqCst);
+    assert!(node.claim(claim(worker, 1, false)).await.is_err());
+    let claimed = soon(async {
+        loop {
+            match node.claim(claim(worker, 1, false)).await {
+                Ok(mut claimed) if !claimed.tasks.is_empty() => return claimed.tasks.remove(0),
+                Ok(_) | Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    })
+    .await;
+    assert_eq!((claimed.id, claimed.attempt, claimed.crashes), (id, 1, 0), "as if it had not been claimed");
+}
