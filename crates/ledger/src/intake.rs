@@ -1,14 +1,24 @@
 //! Tasks that others wrote into the store's inbox: stored as submits, under the ids they have
 //! already.
 
+use std::time::Duration;
+
 use windlass_core::actor::Actor;
+use windlass_core::failure::{EndReason, ErrorClass, ErrorReport};
 use windlass_core::ids::TaskKey;
 use windlass_core::store::{Intake, KnownBy, SubmitError, Submitted};
+use windlass_core::task::FailedAttempt;
 use windlass_core::time::Timestamp;
+use windlass_core::transition::{Trigger, transition};
 
+use crate::claim::missing;
+use crate::finish::given_up;
 use crate::journal::{Journal, JournalResult, Needs};
-use crate::ledger::Ledger;
+use crate::ledger::{Ending, Ledger, Move, moved};
 use crate::submit::Prepared;
+
+/// The code of what is in the inbox and can be no task.
+const INVALID_TASK: &str = "invalid_task";
 
 /// An item with what can be computed before it is its turn.
 #[derive(Debug)]
@@ -83,7 +93,20 @@ impl Ledger {
 
     fn take_in_dead(&mut self, journal: &mut dyn Journal, item: &Incoming, reason: &str) -> JournalResult<Submitted> {
         let stored = self.insert(journal, &item.task.without_keys(), Actor::Api)?;
-        self.bury(journal, &[stored.id], reason, Actor::System)?;
+        let (key, class) = (item.key, ErrorClass::Permanent);
+        let task = self.index.task(key).ok_or_else(|| missing(key))?;
+        let effect = transition(task.status, Trigger::Bury).map_err(|_| missing(key))?;
+        // No attempt was made. It is told as one all the same, because that is where people look for what went wrong.
+        let error = ErrorReport::internal(INVALID_TASK, reason.to_owned());
+        let now = self.now;
+        let attempt = FailedAttempt { attempt: 0, worker: None, started_at: now, ended_at: now, class, error };
+        journal.insert_attempt(key, &attempt)?;
+        let past = Self::past(journal, key, &task, None)?;
+        let ended = moved(task, &effect, now, Duration::ZERO);
+        let end = EndReason::PermanentError;
+        let change = given_up(ended, end, Some(class), Some(INVALID_TASK.to_owned()), Some(reason.to_owned()));
+        let step = Move::new(key, task.status, ended, effect, past, change, Actor::System);
+        self.end(journal, step, Ending { reason: Some(end), result: None })?;
         journal.take_from_inbox(item.no);
         Ok(stored)
     }

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use windlass_cluster::backend::NodeId;
 use windlass_cluster::{NodeOptions, open};
 use windlass_core::fact::{Fact, Happened};
+use windlass_core::failure::EndReason;
 use windlass_core::ids::{TaskId, WorkerId};
 use windlass_core::keys::{HELD_WHILE, OnConflict, OnFailure};
 use windlass_core::status::Status;
@@ -292,6 +293,9 @@ async fn an_item_of_the_inbox_that_two_nodes_read_is_one_task() {
         let tasks = node.get(ids.to_vec()).await.expect("read");
         let stand = |task: &Option<_>| task.as_ref().map(|task: &windlass_core::task::Task| task.state.status);
         assert_eq!(tasks.iter().map(stand).collect::<Vec<_>>(), [Some(Status::Queued), Some(Status::DeadLetter)]);
+        let dead = tasks[1].as_ref().expect("stored");
+        assert_eq!(dead.state.end_reason, Some(EndReason::PermanentError));
+        assert_eq!(dead.state.failed_attempts.last().map(|attempt| attempt.error.message.as_str()), Some("it is bad"));
         assert!(node.inbox(0, 10).await.expect("read").is_empty());
     }
 }
