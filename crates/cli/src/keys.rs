@@ -49,7 +49,7 @@ pub const KEYS: &[Key] = &[
         ["store", "store", "WINDLASS_STORE"],
         "sqlite:windlass-data",
         Kind::Text,
-        "Where work is kept: sqlite:FOLDER, postgres://…, redis://…, rediss://…, redis+sentinel://… or redis+cluster://…",
+        "Where work is kept: sqlite:FOLDER, postgres://…, redis://…, redis+sentinel://… or redis+cluster://… (with TLS rediss…)",
     ),
     Key::new(
         ["store_schema", "store-schema", "WINDLASS_STORE_SCHEMA"],

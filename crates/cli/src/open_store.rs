@@ -16,7 +16,7 @@ use crate::secrets::{masked, scrubbed};
 pub enum OpenStoreError {
     /// No store has such an address.
     #[error(
-        "store = {0} is not allowed: it must be sqlite:PATH, postgres://…, redis://…, rediss://…, redis+sentinel://… or redis+cluster://…"
+        "store = {0} is not allowed: it must be sqlite:PATH, postgres://…, redis://…, redis+sentinel://… or redis+cluster://… (with TLS rediss…)"
     )]
     UnknownAddress(String),
     /// A setting of one kind of store was given for another.
@@ -92,8 +92,8 @@ impl<'a> Kind<'a> {
         let kind = match scheme {
             "postgres" | "postgresql" => Self::Postgres,
             "redis" | "rediss" => Self::Redis,
-            "redis+sentinel" => Self::RedisSentinel,
-            "redis+cluster" => Self::RedisCluster,
+            "redis+sentinel" | "rediss+sentinel" => Self::RedisSentinel,
+            "redis+cluster" | "rediss+cluster" => Self::RedisCluster,
             _ => return None,
         };
         (!rest.is_empty()).then_some(kind)
@@ -218,6 +218,8 @@ mod tests {
             ("rediss://cache", Some(Kind::Redis)),
             ("redis+sentinel://a:1,b:2/main", Some(Kind::RedisSentinel)),
             ("redis+cluster://a:1,b:2", Some(Kind::RedisCluster)),
+            ("rediss+sentinel://a:1,b:2/main", Some(Kind::RedisSentinel)),
+            ("rediss+cluster://a:1,b:2", Some(Kind::RedisCluster)),
             ("redis:cache", None),
             ("mysql://db", None),
             ("data", None),
@@ -228,7 +230,8 @@ mod tests {
 
     #[tokio::test]
     async fn no_refusal_tells_a_password() {
-        for scheme in ["postgres", "postgresql", "redis", "rediss", "redis+sentinel", "redis+cluster", "mysql", "Redis"]
+        for scheme in
+            ["postgres", "postgresql", "redis", "rediss", "redis+sentinel", "rediss+cluster", "mysql", "Redis"]
         {
             for rest in ["app:hunter2@db:1/x", ":hunter2@a:1,b:2/x", "db/x?user=app&password=hunter2&sslmode=require"] {
                 let told = refused(options(&format!("{scheme}://{rest}"))).await;

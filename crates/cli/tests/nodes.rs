@@ -3,10 +3,11 @@
 mod support;
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use support::{Server, text, until};
+use tokio::time::Instant;
 use tokio_postgres::NoTls;
 
 /// Two servers on a schema of their own, which is dropped at the end.

@@ -9,6 +9,14 @@ pub enum OpenError {
     /// The URL makes no sense.
     #[error("the URL of the store {0}")]
     Url(String),
+    /// The certificates cannot be used.
+    #[error("the certificates of {path} cannot be used: {reason}")]
+    Certificates {
+        /// The file.
+        path: String,
+        /// Why.
+        reason: String,
+    },
     /// The servers cannot be reached or refuse.
     #[error("cannot open the store: {0}")]
     Unreachable(String),

@@ -31,6 +31,7 @@ mod rows;
 mod scripts;
 mod sheet;
 mod store;
+mod tls;
 mod upkeep;
 mod url;
 
@@ -53,7 +54,8 @@ use link::Link;
 pub struct RedisOptions {
     /// `redis://`, `rediss://`, `redis+sentinel://HOST:PORT,…/MASTER` or `redis+cluster://HOST:PORT,…`, each with
     /// `?prefix=` for another beginning of all keys than `windlass`, and `?wait_replicas=` for how many replicas must
-    /// have a commit before it is acknowledged.
+    /// have a commit before it is acknowledged. With `rediss` in place of `redis` the way is encrypted, and
+    /// `?sslrootcert=` names a file of the certificates to believe instead of those of the system.
     pub url: String,
     /// Refuses to open a store that a crash or a failover can take acknowledged writes from.
     pub require_durable: bool,

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::cluster::ClusterClientBuilder;
+use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{MultipleNodeRoutingInfo, Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, FromRedisValue, IntoConnectionInfo, Pipeline,
-    RedisConnectionInfo, TlsMode, Value,
+    RedisConnectionInfo, TlsCertificates, TlsMode, Value,
 };
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
@@ -19,6 +19,7 @@ use tokio::sync::Mutex;
 use crate::error::{Failure, OpenError};
 use crate::keys::LOG_TAG;
 use crate::scripts::Script;
+use crate::tls;
 use crate::url::{Login, Servers, Target};
 
 /// How often the driver of a cluster follows a slot that has moved before it gives up.
@@ -74,13 +75,29 @@ fn info(host: &str, port: u16, target: &Target) -> Result<ConnectionInfo, redis:
     Ok(info.set_redis_settings(settings(&target.login, target.db)))
 }
 
-fn sentinel(target: &Target, master: &str, login: &Login) -> Result<SentinelClient, redis::RedisError> {
+fn client(info: ConnectionInfo, roots: Option<TlsCertificates>) -> Result<Client, redis::RedisError> {
+    match roots {
+        Some(roots) => Client::build_with_tls(info, roots),
+        None => Client::open(info),
+    }
+}
+
+fn sentinel(
+    target: &Target,
+    roots: Option<TlsCertificates>,
+    master: &str,
+    login: &Login,
+) -> Result<SentinelClient, redis::RedisError> {
     let addresses = target.hosts.iter().map(|(host, port)| address(host, *port, target.tls));
     let mut builder = SentinelClientBuilder::new(addresses, master, SentinelServerType::Master)?;
     builder = builder.set_client_to_redis_db(target.db);
     if target.tls {
         builder = builder.set_client_to_redis_tls_mode(TlsMode::Secure);
         builder = builder.set_client_to_sentinel_tls_mode(TlsMode::Secure);
+    }
+    if let Some(roots) = roots {
+        builder = builder.set_client_to_redis_certificates(roots.clone());
+        builder = builder.set_client_to_sentinel_certificates(roots);
     }
     if let Some(user) = &target.login.user {
         builder = builder.set_client_to_redis_username(user);
@@ -93,6 +110,25 @@ fn sentinel(target: &Target, master: &str, login: &Login) -> Result<SentinelClie
     }
     if let Some(password) = &login.password {
         builder = builder.set_client_to_sentinel_password(password);
+    }
+    builder.build()
+}
+
+fn cluster(
+    target: &Target,
+    roots: Option<TlsCertificates>,
+    timeout: Duration,
+) -> Result<ClusterClient, redis::RedisError> {
+    let nodes = target.hosts.iter().map(|(host, port)| info(host, *port, target));
+    let nodes: Vec<ConnectionInfo> = nodes.collect::<Result<_, _>>()?;
+    let mut builder = ClusterClientBuilder::new(nodes)
+        .retries(REDIRECTS)
+        .min_retry_wait(10)
+        .max_retry_wait(200)
+        .connection_timeout(timeout / 2)
+        .response_timeout(timeout);
+    if let Some(roots) = roots {
+        builder = builder.certs(roots);
     }
     builder.build()
 }
@@ -159,26 +195,19 @@ impl Link {
         let config =
             AsyncConnectionConfig::new().set_connection_timeout(Some(timeout / 2)).set_response_timeout(Some(timeout));
         let one = |source| Way::One(Arc::new(One { source, current: Mutex::new(None), config, threads }));
+        let roots = target.roots.as_deref().map(tls::roots).transpose()?;
         let way = match &target.servers {
             Servers::Standalone => {
                 let (host, port) = target.hosts.first().ok_or_else(|| OpenError::Url("names no server".into()))?;
-                let client = Client::open(info(host, *port, target).map_err(unusable)?).map_err(unusable)?;
+                let client = info(host, *port, target).and_then(|info| client(info, roots)).map_err(unusable)?;
                 one(Source::Direct(Box::new(client)))
             }
             Servers::Sentinel { master, login } => {
-                one(Source::Sentinel(Box::new(Mutex::new(sentinel(target, master, login).map_err(unusable)?))))
+                let sentinels = sentinel(target, roots, master, login).map_err(unusable)?;
+                one(Source::Sentinel(Box::new(Mutex::new(sentinels))))
             }
             Servers::Cluster => {
-                let nodes = target.hosts.iter().map(|(host, port)| info(host, *port, target));
-                let nodes: Vec<ConnectionInfo> = nodes.collect::<Result<_, _>>().map_err(unusable)?;
-                let client = ClusterClientBuilder::new(nodes)
-                    .retries(REDIRECTS)
-                    .min_retry_wait(10)
-                    .max_retry_wait(200)
-                    .connection_timeout(timeout / 2)
-                    .response_timeout(timeout)
-                    .build()
-                    .map_err(unusable)?;
+                let client = cluster(target, roots, timeout).map_err(unusable)?;
                 Way::Cluster(Box::new(client.get_async_connection().await.map_err(unusable)?))
             }
         };

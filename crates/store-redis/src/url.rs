@@ -1,5 +1,7 @@
 //! Which servers a URL names.
 
+use std::path::PathBuf;
+
 /// Where the database is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Servers {
@@ -34,6 +36,8 @@ impl std::fmt::Debug for Login {
 pub(crate) struct Target {
     pub(crate) servers: Servers,
     pub(crate) tls: bool,
+    /// The file of the certificates to believe, instead of those of the system.
+    pub(crate) roots: Option<PathBuf>,
     pub(crate) hosts: Vec<(String, u16)>,
     pub(crate) login: Login,
     pub(crate) db: i64,
@@ -44,6 +48,10 @@ pub(crate) struct Target {
 
 const DEFAULT_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
+/// What may stand behind the `?`.
+const OPTIONS: [&str; 5] = ["prefix", "wait_replicas", "sslrootcert", "sentinel_user", "sentinel_password"];
+/// Does not quote it: a password that is not written with %40, %2F and the like is taken apart in the wrong places.
+const NO_PORT: &str = "a port must be a number; in a password, special characters are written as % and two digits";
 /// More than anybody has.
 const MOST_REPLICAS: usize = 100;
 const DEFAULT_PREFIX: &str = "windlass";
@@ -65,33 +73,18 @@ pub(crate) fn parse(url: &str) -> Result<Target, String> {
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
     let (login, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
     let mut parts = path.split('/').filter(|part| !part.is_empty());
-    let mut prefix = DEFAULT_PREFIX.to_owned();
-    let mut sentinel = Login::default();
-    let mut wait_replicas = 0;
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let value = decode(value)?;
-        match name {
-            "prefix" if is_prefix(&value) => prefix = value,
-            "prefix" => return Err("the prefix may have letters, digits and . _ : - only".into()),
-            "wait_replicas" => {
-                wait_replicas = value
-                    .parse()
-                    .ok()
-                    .filter(|count| *count <= MOST_REPLICAS)
-                    .ok_or_else(|| format!("wait_replicas must be a number from 0 to {MOST_REPLICAS}"))?;
-            }
-            "sentinel_user" => sentinel.user = Some(value),
-            "sentinel_password" => sentinel.password = Some(value),
-            _ => return Err(format!("the option {name} is not known")),
-        }
+    let options = Options::parse(query)?;
+    if options.roots.is_some() && !tls {
+        // Whoever names certificates believes that the way is encrypted.
+        let other = scheme.replacen("redis", "rediss", 1);
+        return Err(format!("has the option sslrootcert, but {scheme}:// goes without TLS; take {other}://"));
     }
     let (servers, port) = match kind {
         "" => (Servers::Standalone, DEFAULT_PORT),
         "cluster" => (Servers::Cluster, DEFAULT_PORT),
         "sentinel" => {
             let master = parts.next().ok_or("must name the master, as in redis+sentinel://host:26379/mymaster")?;
-            (Servers::Sentinel { master: decode(master)?, login: sentinel }, SENTINEL_PORT)
+            (Servers::Sentinel { master: decode(master)?, login: options.sentinel }, SENTINEL_PORT)
         }
         _ => return Err(format!("the scheme {scheme} is not known; take redis+sentinel or redis+cluster")),
     };
@@ -103,7 +96,50 @@ pub(crate) fn parse(url: &str) -> Result<Target, String> {
     if servers == Servers::Standalone && hosts.len() != 1 {
         return Err("must name one server; for several take redis+sentinel or redis+cluster".into());
     }
-    Ok(Target { servers, tls, hosts, login: parse_login(login)?, db, prefix, wait_replicas })
+    let Options { prefix, wait_replicas, roots, .. } = options;
+    Ok(Target { servers, tls, roots, hosts, login: parse_login(login)?, db, prefix, wait_replicas })
+}
+
+/// What stands behind the question mark.
+struct Options {
+    prefix: String,
+    wait_replicas: usize,
+    roots: Option<PathBuf>,
+    /// How to log in to sentinels.
+    sentinel: Login,
+}
+
+impl Options {
+    fn parse(query: &str) -> Result<Self, String> {
+        let sentinel = Login::default();
+        let mut options = Self { prefix: DEFAULT_PREFIX.to_owned(), wait_replicas: 0, roots: None, sentinel };
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            options.take(name, decode(value)?)?;
+        }
+        Ok(options)
+    }
+
+    fn take(&mut self, name: &str, value: String) -> Result<(), String> {
+        match name {
+            "prefix" if is_prefix(&value) => self.prefix = value,
+            "prefix" => return Err("the prefix may have letters, digits and . _ : - only".into()),
+            "wait_replicas" => {
+                self.wait_replicas = value
+                    .parse()
+                    .ok()
+                    .filter(|count| *count <= MOST_REPLICAS)
+                    .ok_or_else(|| format!("wait_replicas must be a number from 0 to {MOST_REPLICAS}"))?;
+            }
+            "sslrootcert" if value.is_empty() => return Err("has the option sslrootcert, but names no file".into()),
+            "sslrootcert" => self.roots = Some(value.into()),
+            "sentinel_user" => self.sentinel.user = Some(value),
+            "sentinel_password" => self.sentinel.password = Some(value),
+            // What looks like a name may be the rest of a password.
+            _ => return Err(format!("an option is not known; there are {}", OPTIONS.join(", "))),
+        }
+        Ok(())
+    }
 }
 
 fn is_prefix(text: &str) -> bool {
@@ -122,7 +158,7 @@ fn parse_login(text: &str) -> Result<Login, String> {
 fn host(text: &str, default_port: u16) -> Result<(String, u16), String> {
     // The colons of an IPv6 address stand in brackets.
     let (name, port) = match text.rsplit_once(':') {
-        Some((name, port)) if !port.ends_with(']') => (name, port.parse().map_err(|_| format!("{port} is no port"))?),
+        Some((name, port)) if !port.ends_with(']') => (name, port.parse().map_err(|_| NO_PORT)?),
         _ => (text, default_port),
     };
     let name = name.trim_start_matches('[').trim_end_matches(']');
@@ -174,6 +210,19 @@ mod tests {
     }
 
     #[test]
+    fn certificates_are_for_tls() {
+        for scheme in ["redis://a", "redis+sentinel://a/main", "redis+cluster://a"] {
+            let (name, rest) = scheme.split_once("://").expect("a scheme");
+            let secure = format!("{}://{rest}", name.replacen("redis", "rediss", 1));
+            let target = parse(&format!("{secure}?sslrootcert=%2Fetc%2Fca.pem")).expect("a URL");
+            assert_eq!((target.tls, target.roots), (true, Some("/etc/ca.pem".into())), "{secure}");
+            assert_eq!(parse(&secure).expect("a URL").roots, None);
+            let refused = parse(&format!("{scheme}?sslrootcert=/etc/ca.pem")).expect_err("no TLS");
+            assert!(refused.contains("without TLS") && refused.contains("rediss"), "{refused}");
+        }
+    }
+
+    #[test]
     fn what_makes_no_sense_is_refused() {
         for bad in [
             "localhost",
@@ -188,6 +237,7 @@ mod tests {
             "redis://a?prefix={x}",
             "redis://a?wait_replicas=some",
             "redis://a?wait_replicas=101",
+            "rediss://a?sslrootcert=",
             "redis://u:%zz@a",
             "redis://",
         ] {

@@ -2,80 +2,36 @@
 
 mod common;
 
-use std::net::TcpListener;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use common::servers::*;
 use common::*;
 use windlass_cluster::backend::{Backend, Changes, CommitError, Tail, Wants};
 use windlass_core::ids::TaskKey;
 use windlass_core::status::Status;
 use windlass_store_redis::{RedisBackend, RedisOptions};
 
-struct Server {
-    child: Child,
-    port: u16,
+/// A server that has every write on disk before it answers.
+fn safe_server(site: &Site, port: u16, more: &[&str]) -> Server {
+    site.server(port, &[&["--appendfsync", "always"], more].concat())
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
+fn options(server: &Server) -> RedisOptions {
+    RedisOptions::new(format!("redis://{}", server.address()))
 }
 
-impl Server {
-    fn start(folder: &Path, port: u16, more: &[&str]) -> Self {
-        let child = Command::new("redis-server")
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"])
-            .args(["--appendfsync", "always", "--dir"])
-            .arg(folder)
-            .args(more)
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("redis-server is installed");
-        Self { child, port }
-    }
-
-    fn options(&self) -> RedisOptions {
-        RedisOptions::new(format!("redis://127.0.0.1:{}", self.port))
-    }
-
-    async fn open(&self, options: RedisOptions) -> RedisBackend {
-        for _ in 0..200 {
-            if let Ok(backend) = RedisBackend::open(options.clone()).await {
-                return backend;
-            }
-            tokio::time::sleep(Duration::from_millis(25)).await;
-        }
-        panic!("the server did not start");
-    }
-
-    async fn set(&self, name: &str, value: &str) {
-        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port)).expect("a URL");
-        let mut connection = client.get_multiplexed_async_connection().await.expect("a server");
-        let _: () =
-            redis::cmd("CONFIG").arg("SET").arg(name).arg(value).query_async(&mut connection).await.expect("set");
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().expect("killed");
-        self.child.wait().expect("gone");
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+async fn set(server: &Server, name: &str, value: &str) {
+    let mut connection = connection(server.port).await;
+    let _: () = redis::cmd("CONFIG").arg("SET").arg(name).arg(value).query_async(&mut connection).await.expect("set");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_acknowledged_is_lost_by_a_crash() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut server = Server::start(folder.path(), free_port(), &[]);
-    let mut options = server.options();
-    options.require_durable = true;
-    let backend = server.open(options).await;
+    let site = Site::new();
+    let mut server = safe_server(&site, free_port(), &[]);
+    let mut strict = options(&server);
+    strict.require_durable = true;
+    let backend = open(strict).await;
     let mut last = 0;
     for round in 1..=3 {
         let port = server.port;
@@ -94,7 +50,7 @@ async fn nothing_acknowledged_is_lost_by_a_crash() {
         killer.await.expect("killed");
         let refused = backend.commit(&entry(last + 1), &Changes::default()).await;
         assert!(matches!(refused, Err(CommitError::Refused(_))), "nobody is there: {refused:?}");
-        server = Server::start(folder.path(), port, &[]);
+        server = safe_server(&site, port, &[]);
         // The same node goes on by itself.
         soon("the server is back", || async { backend.tail(last, 10).await.is_ok() }).await;
         let Ok(Tail::Entries(more)) = backend.tail(last, 10).await else { panic!("nothing is lost") };
@@ -110,9 +66,9 @@ async fn nothing_acknowledged_is_lost_by_a_crash() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_server_refuses_new_tasks_and_nothing_else() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let server = Server::start(folder.path(), free_port(), &["--maxmemory", "20mb"]);
-    let backend = server.open(server.options()).await;
+    let site = Site::new();
+    let server = safe_server(&site, free_port(), &["--maxmemory", "20mb"]);
+    let backend = open(options(&server)).await;
     commit(&backend, 1, &tasks((1..=50).map(|key| new_task("q", key)).collect())).await;
     let mut last = 1;
     // Parameters of a megabyte until it says no.
@@ -131,13 +87,13 @@ async fn a_full_server_refuses_new_tasks_and_nothing_else() {
     let CommitError::Refused(error) = refused else { panic!("{refused:?}") };
     assert!(error.reason.contains("memory"), "{}", error.reason);
     // Even when there is no room at all, tasks end and are deleted.
-    server.set("maxmemory", "1mb").await;
+    set(&server, "maxmemory", "1mb").await;
     let small = backend.commit(&entry(last + 1), &tasks(vec![new_task("q", 5_000)])).await;
     assert!(matches!(small, Err(CommitError::Refused(_))), "{small:?}");
     commit(&backend, last + 1, &tasks((1..=50).map(|key| end(key, Status::Completed, Some(at(1)))).collect())).await;
     assert_eq!(backend.expired_tasks(at(0), 100).await.map(|tasks| tasks.len()), Ok(50), "history makes way early");
     // With room again, everything is taken again.
-    server.set("maxmemory", "500mb").await;
+    set(&server, "maxmemory", "500mb").await;
     soon("there is room", || async {
         backend.commit(&entry(last + 2), &tasks(vec![new_task("q", 5_000)])).await.is_ok()
     })
@@ -146,17 +102,17 @@ async fn a_full_server_refuses_new_tasks_and_nothing_else() {
 
 #[tokio::test]
 async fn a_server_that_would_throw_tasks_away_is_refused() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let server = Server::start(folder.path(), free_port(), &["--maxmemory", "20mb"]);
-    drop(server.open(server.options()).await);
-    server.set("maxmemory-policy", "allkeys-lru").await;
-    let error = RedisBackend::open(server.options()).await.err().expect("refused");
+    let site = Site::new();
+    let server = safe_server(&site, free_port(), &["--maxmemory", "20mb"]);
+    drop(open(options(&server)).await);
+    set(&server, "maxmemory-policy", "allkeys-lru").await;
+    let error = RedisBackend::open(options(&server)).await.err().expect("refused");
     assert!(error.to_string().contains("noeviction"), "{error}");
-    server.set("maxmemory-policy", "noeviction").await;
-    server.set("appendfsync", "everysec").await;
-    let backend = server.open(server.options()).await;
+    set(&server, "maxmemory-policy", "noeviction").await;
+    set(&server, "appendfsync", "everysec").await;
+    let backend = open(options(&server)).await;
     assert_eq!(backend.durability().losses.len(), 1);
-    let mut strict = server.options();
+    let mut strict = options(&server);
     strict.require_durable = true;
     let error = RedisBackend::open(strict).await.err().expect("refused");
     assert!(error.to_string().contains("one second"), "{error}");

@@ -7,6 +7,7 @@ use rustix::fs::{Access, access, statvfs};
 
 use super::doctor::Check;
 use crate::exit::{Failure, Outcome};
+use crate::secrets::masked;
 use crate::show::escape::plain;
 
 /// Below this a write may fail soon.
@@ -17,8 +18,14 @@ const TOO_LITTLE: u64 = 100 * 1024 * 1024;
 /// Looks at the folder.
 pub fn checks(address: &str) -> Outcome<Vec<Check>> {
     let Some(path) = address.strip_prefix("sqlite:").filter(|path| !path.is_empty()) else {
-        return Err(Failure::usage(format!("--store {} cannot be looked at: it must be sqlite:PATH", plain(address)))
-            .hint("It is what the server was started with; the default is sqlite:windlass-data."));
+        let failure =
+            Failure::usage(format!("--store {} cannot be looked at: it must be sqlite:PATH", plain(&masked(address))));
+        return Err(failure.hint(if address.contains("://") {
+            "A database is looked at by a server that uses it: windlass doctor --server URL. At its start a server says what is \
+             wrong with it."
+        } else {
+            "It is what the server was started with; the default is sqlite:windlass-data."
+        }));
     };
     let folder = Path::new(path);
     if !folder.is_dir() {

@@ -1,12 +1,15 @@
 //! Servers, and what is written to them.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod certificates;
+pub mod servers;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use windlass_cluster::backend::{
-    Backend, Changes, CommitError, Entry, EventRow, Is, NodeId, OverlayChange, Snapshot, TaskChange, Was,
+    Backend, Changes, CommitError, Entry, EventRow, Is, NodeId, OverlayChange, Snapshot, Tail, TaskChange, Wants, Was,
 };
 use windlass_core::actor::Actor;
 use windlass_core::event::{Change, Event};
@@ -214,6 +217,42 @@ pub fn events(backend: &RedisBackend, no: u64, keys: &[u64]) -> EventRow {
 /// Commits the next entry, following whatever came between.
 pub async fn commit(backend: &RedisBackend, no: u64, changes: &Changes) {
     backend.commit(&entry(no), changes).await.unwrap_or_else(|error| panic!("entry {no}: {error:?}"));
+}
+
+/// Writes an entry with a task; follows the log as a node does if the answer was lost.
+pub async fn write(backend: &RedisBackend, last: u64) -> Result<u64, CommitError> {
+    let no = last + 1;
+    match backend.commit(&entry(no), &tasks(vec![new_task(&format!("q{}", no % 5), no)])).await {
+        Ok(()) => Ok(no),
+        Err(CommitError::Behind) => match backend.tail(last, 100).await {
+            Ok(Tail::Entries(entries)) => Ok(last + entries.len() as u64),
+            other => panic!("nothing was lost: {other:?}"),
+        },
+        Err(error) => Err(error),
+    }
+}
+
+pub async fn writes_until(backend: &RedisBackend, mut last: u64, goal: u64) -> u64 {
+    let mut failures = 0;
+    while last < goal {
+        match write(backend, last).await {
+            Ok(no) => last = no,
+            Err(error) => {
+                failures += 1;
+                assert!(failures < 200, "no master came back: {error:?}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+    last
+}
+
+pub async fn has_all(backend: &RedisBackend, last: u64) {
+    let Ok(Tail::Entries(entries)) = backend.tail(0, 10_000).await else { panic!("the log is whole") };
+    assert_eq!(entries.len() as u64, last);
+    let wants = Wants { tasks: (1..=last).map(TaskKey).collect(), ..Wants::default() };
+    assert_eq!(backend.read(&wants, last).await.expect("rows").tasks.len() as u64, last);
+    assert_eq!(live(&mut backend.load().await.expect("a snapshot")).await.len() as u64, last);
 }
 
 pub async fn live(snapshot: &mut Snapshot) -> Vec<LiveRow> {
