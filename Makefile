@@ -27,7 +27,7 @@ BENCH ?=
 SERVERS := scripts/test-servers.sh run --
 
 .DEFAULT_GOAL := help
-.PHONY: help build release check fmt clippy doc docs deps tree check-setup test test-all test-setup test-rust test-servers servers test-readme test-protocol test-examples faults crash crash-smoke chaos chaos-smoke soak bench bench-smoke scenarios scenarios-smoke measure-stores test-exec-root
+.PHONY: help build release check fmt clippy doc docs docs-stores deps tree check-setup test test-all test-setup test-rust test-servers servers test-readme test-protocol test-examples faults crash crash-smoke chaos chaos-smoke soak bench bench-smoke scenarios scenarios-smoke measure-stores test-exec-root
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
