@@ -1,10 +1,10 @@
-//! Reads for people: lists, history and events. They may go to a replica.
+//! Reads for people: lists, history and events. What may be a little old goes to a replica, if there is one.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::time::timeout;
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 use windlass_cluster::backend::BackendError;
@@ -18,60 +18,68 @@ use windlass_core::task::{FailedAttempt, Progress};
 use windlass_core::time::Timestamp;
 use windlass_ledger::archive::{Archive, Cold};
 
-use crate::error::{failed, in_read};
+use crate::ask::Ask;
+use crate::error::in_read;
 use crate::migrate::in_schema;
 use crate::pool::{Param, Pool};
-use crate::read::{Query, query_all};
+use crate::read::Query;
+use crate::replica::Replica;
 use crate::rows::{self, Names, Rows, get};
 use crate::sql::{NOT_GONE, Statements};
 
 /// The reading side of the database.
 pub struct PostgresArchive {
-    pool: Pool,
+    /// The database itself.
+    primary: Pool,
+    /// Asked first for what may be a little old.
+    replica: Option<Arc<Replica>>,
     sql: Statements,
     schema: String,
     answer_in: Duration,
 }
 
 impl PostgresArchive {
-    pub(crate) fn new(pool: Pool, schema: String, answer_in: Duration) -> Self {
-        Self { pool, sql: Statements::new(&schema), schema, answer_in }
+    pub(crate) fn new(primary: Pool, replica: Option<Arc<Replica>>, schema: String, answer_in: Duration) -> Self {
+        Self { primary, replica, sql: Statements::new(&schema), schema, answer_in }
     }
 
     pub(crate) fn close(&self) {
-        self.pool.close();
+        self.primary.close();
+        if let Some(replica) = &self.replica {
+            replica.close();
+        }
     }
 
-    async fn query(&self, queries: &[Query<'_>]) -> Result<Vec<Vec<Row>>, BackendError> {
-        let connection = self.pool.get().await?;
-        let answers = timeout(self.answer_in, query_all(&connection, self.pool.name(), queries)).await;
-        let answers = answers.map_err(|_| BackendError::new(format!("{}: no answer in time", self.pool.name())))?;
-        // After an error the connection may be in the middle of something.
-        let answers = answers?;
-        connection.give_back();
-        Ok(answers)
+    /// From the replica while it answers, else from the database itself.
+    async fn query(&self, ask: Ask<'_>) -> Result<Vec<Row>, BackendError> {
+        let answer = match &self.replica {
+            Some(replica) => replica.answer(&ask).await,
+            None => None,
+        };
+        let answers = match answer {
+            Some(answer) => answer,
+            None => ask.of(&self.primary, self.answer_in).await,
+        };
+        Ok(answers?.pop().unwrap_or_default())
     }
 
     async fn one(&self, query: Query<'_>) -> Result<Vec<Row>, BackendError> {
-        Ok(self.query(&[query]).await?.pop().unwrap_or_default())
+        self.query(Ask::Known(&[query])).await
     }
 
     /// A query whose text depends on what is asked.
     async fn ad_hoc(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, BackendError> {
-        let connection = self.pool.get().await?;
-        let answer = timeout(self.answer_in, connection.client().query_typed(sql, params)).await;
-        let answer = answer.map_err(|_| BackendError::new(format!("{}: no answer in time", self.pool.name())))?;
-        let rows = answer.map_err(|error| failed(self.pool.name(), &error))?;
-        connection.give_back();
-        Ok(rows)
+        self.query(Ask::AdHoc(sql, params)).await
     }
 
+    /// Never from a replica. These rows are put together with what memory knows now: one that lags behind has no row for
+    /// a task that was just submitted, and one that still lives for a task that has ended.
     async fn find_cold(&self, keys: &[TaskKey]) -> Result<Vec<Option<Cold>>, BackendError> {
         let numbers: Vec<i64> = keys.iter().map(|key| key.0 as i64).collect();
         let param = || -> Vec<Param<'_>> { vec![(&numbers, Type::INT8_ARRAY)] };
         let queries =
             [(&self.sql.read_tasks, param()), (&self.sql.read_progress, param()), (&self.sql.read_attempts, param())];
-        let answers = self.query(&queries).await?;
+        let answers = Ask::Known(&queries).of(&self.primary, self.answer_in).await?;
         let [tasks, progress, attempts] = answers.as_slice() else { return Ok(Vec::new()) };
         let mut progress_of: HashMap<TaskKey, Progress> = HashMap::new();
         for row in progress {
@@ -128,7 +136,7 @@ impl PostgresArchive {
 #[cfg(test)]
 impl PostgresArchive {
     pub(crate) fn pool(&self) -> &Pool {
-        &self.pool
+        &self.primary
     }
 
     /// What lists of every kind ask.

@@ -39,6 +39,7 @@ use crate::pieces::Pieces;
 use crate::pool::{Connection, Connector, FIXED_PLANS_HERE, For, Param, Pool};
 use crate::prune::PruneFrom;
 use crate::read::{Query, query_all, read};
+use crate::replica::Replica;
 use crate::rows::{self, Rows, get};
 use crate::sql::Statements;
 
@@ -87,7 +88,7 @@ impl PostgresBackend {
     pub async fn connect(options: PostgresOptions) -> Result<Self, OpenError> {
         options.check_schema()?;
         let target = Target::parse(&options.url)?;
-        let reading = options.read_url.as_deref().map_or_else(|| Ok(target.clone()), Target::parse)?;
+        let replica = options.read_url.as_deref().map(Target::parse).transpose()?;
         let listening = match &options.listen_url {
             Some(url) => Some(Target::parse(url)?),
             None => Some(target.clone()).filter(|target| !target.pooled),
@@ -97,8 +98,12 @@ impl PostgresBackend {
         let connector = || Connector::new(target.clone(), &options, For::Work);
         let writers = Pool::new(connector()?, WRITERS, answer_in);
         let readers = Pool::new(connector()?.for_all(), options.readers.max(1), answer_in);
-        let archive =
-            Pool::new(Connector::new(reading, &options, For::Looks)?.for_all(), options.readers.max(1), answer_in);
+        let looks = |target: Target| -> Result<Pool, OpenError> {
+            let connector = Connector::new(target, &options, For::Looks)?.for_all();
+            Ok(Pool::new(connector, options.readers.max(1), answer_in))
+        };
+        let archive = looks(target.clone())?;
+        let replica = replica.map(looks).transpose()?.map(|pool| Replica::new(pool, &schema, answer_in));
 
         let connection = readers.get().await?;
         check_server(&connection, readers.name()).await?;
@@ -125,7 +130,7 @@ impl PostgresBackend {
             pieces: Pieces::new(&schema),
             writers,
             readers: Arc::new(readers),
-            archive: Arc::new(PostgresArchive::new(archive, schema.clone(), answer_in)),
+            archive: Arc::new(PostgresArchive::new(archive, replica, schema.clone(), answer_in)),
             schema,
             threads: Handle::current(),
             begin,

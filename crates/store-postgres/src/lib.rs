@@ -23,6 +23,7 @@
 //! ```
 
 mod archive;
+mod ask;
 mod backend;
 mod batch;
 mod columns;
@@ -41,6 +42,7 @@ mod plans;
 mod pool;
 mod prune;
 mod read;
+mod replica;
 mod rows;
 mod sql;
 mod store;

@@ -19,7 +19,8 @@ pub struct PostgresOptions {
     /// Where to listen for hints: a way to the server itself, around a pooler. The main URL unless given; nobody
     /// listens if that leads to a pooler.
     pub listen_url: Option<String>,
-    /// Where lists and searches are read: a replica. The main URL unless given.
+    /// Where lists, histories and statistics are looked up: a replica, which may lag behind. The main URL unless given,
+    /// and while the replica cannot be read.
     pub read_url: Option<String>,
     /// Whether to listen at all.
     pub listen: bool,
@@ -123,6 +124,8 @@ impl Target {
         // The library's message names the parameter and never the password.
         let mut config: Config = plain.parse().map_err(|error: tokio_postgres::Error| bad(reason(&error)))?;
         config.ssl_mode(match own.encryption {
+            // Nobody listens in on a socket of this machine, and servers offer no TLS on one.
+            _ if is_socket(&config) => SslMode::Disable,
             Encryption::Disable => SslMode::Disable,
             Encryption::Prefer => SslMode::Prefer,
             Encryption::Require | Encryption::VerifyCa | Encryption::VerifyFull => SslMode::Require,
@@ -183,6 +186,13 @@ fn decoded(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
+/// Whether the only way is a socket of this machine.
+fn is_socket(config: &Config) -> bool {
+    let hosts = config.get_hosts();
+    // An address counts for more than the host beside it.
+    !hosts.is_empty() && config.get_hostaddrs().is_empty() && !hosts.iter().any(|host| matches!(host, Host::Tcp(_)))
+}
+
 fn name(config: &Config) -> String {
     let host = match config.get_hosts().first() {
         Some(Host::Tcp(host)) => host.clone(),
@@ -229,8 +239,30 @@ mod tests {
     }
 
     #[test]
+    fn only_a_socket_does_without_the_tls_that_is_asked_for() {
+        for (place, mode) in [
+            ("/jobs?host=/run/postgresql", SslMode::Disable),
+            ("%2Frun%2Fpostgresql/jobs", SslMode::Disable),
+            ("%2Frun%2Fpostgresql,db.example/jobs", SslMode::Require),
+            ("/jobs?host=/run/postgresql&hostaddr=10.0.0.1", SslMode::Require),
+            ("/jobs?hostaddr=10.0.0.1", SslMode::Require),
+            ("/jobs", SslMode::Require),
+            ("localhost/jobs", SslMode::Require),
+        ] {
+            let mark = if place.contains('?') { '&' } else { '?' };
+            let target = Target::parse(&format!("postgres://{place}{mark}sslmode=verify-full"));
+            assert_eq!(target.expect(place).config.get_ssl_mode(), mode, "{place}");
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_said_without_the_password() {
-        for url in ["mysql://x", "postgres://a:secret@h/d?sslmode=maybe", "postgres://a:secret@h/d?nonsense=1"] {
+        for url in [
+            "mysql://x",
+            "postgres://a:secret@h/d?sslmode=maybe",
+            "postgres://a:secret@h/d?sslcert=mine.pem",
+            "postgres://a:secret@h/d?nonsense=1",
+        ] {
             let Err(error) = Target::parse(url) else { panic!("{url} was taken") };
             assert!(!error.to_string().contains("secret"), "{error}");
         }

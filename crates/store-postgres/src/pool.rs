@@ -25,7 +25,7 @@ pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 
 /// For everything: a plan goes by indexes that are in memory, and is not compiled, which would take longer than it does.
 const ANY_PLAN: &str = "-c random_page_cost=1.1 -c jit=off \
-    -c default_transaction_isolation=read\\ committed -c default_transaction_read_only=off";
+    -c default_transaction_isolation=read\\ committed";
 /// Of statements whose text says all: they find rows by an index, each by itself. Then a plan that was made for empty
 /// tables is right for full ones, and it need not be made again for every call, which would take a third of its time.
 const FIXED_PLANS: &str = "-c plan_cache_mode=force_generic_plan \
@@ -82,13 +82,14 @@ impl Connector {
             // Bounds for everything that this connection does. A pooler would not pass them on: there every
             // transaction sets its own.
             let own = target.config.get_options().unwrap_or_default();
-            let plans = match made_for {
-                For::Work => FIXED_PLANS,
-                For::Looks => PLANS_BY_VALUES,
+            let (plans, read_only) = match made_for {
+                For::Work => (FIXED_PLANS, "off"),
+                // Also where the address of a replica leads to a server that would let us write.
+                For::Looks => (PLANS_BY_VALUES, "on"),
             };
             let all = format!(
                 "{own} -c statement_timeout={} -c lock_timeout={} -c idle_in_transaction_session_timeout={} \
-                 -c synchronous_commit=on {ANY_PLAN} {plans}",
+                 -c synchronous_commit=on -c default_transaction_read_only={read_only} {ANY_PLAN} {plans}",
                 options.statement_timeout.as_millis(),
                 options.lock_timeout.as_millis(),
                 options.lock_timeout.as_millis(),
@@ -292,6 +293,10 @@ impl Pool {
         self.lock().clear();
     }
 
+    pub(crate) fn is_closed(&self) -> bool {
+        self.places.is_closed()
+    }
+
     pub(crate) fn close(&self) {
         self.places.close();
         self.forget_idle();
@@ -321,5 +326,21 @@ impl Lease<'_> {
     /// Ours until it is put back; somebody else may have its place meanwhile.
     pub(crate) fn keep(mut self) -> Option<Connection> {
         self.connection.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_only_read_and_work_writes_whatever_the_role_is_set_to() {
+        let options = PostgresOptions::new("postgres://ann@db.example/jobs");
+        for (made_for, set) in [(For::Work, "read_only=off"), (For::Looks, "read_only=on")] {
+            let target = Target::parse(&options.url).expect("a URL");
+            let connector = Connector::new(target, &options, made_for).expect("a connector");
+            let all = connector.target.config.get_options().expect("options");
+            assert!(all.contains(set), "{made_for:?}: {all}");
+        }
     }
 }

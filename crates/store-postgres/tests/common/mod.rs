@@ -2,6 +2,10 @@
 
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
+pub mod certificates;
+pub mod server;
+pub mod warnings;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
