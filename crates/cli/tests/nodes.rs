@@ -125,7 +125,8 @@ fn polls_wake([first, second]: &[Server; 2]) {
     waits.sort_unstable();
     let median = waits[ROUNDS / 2];
     println!("a poll on another node wakes after {median:?}, at worst {:?}", waits[ROUNDS - 1]);
-    assert!(median < Duration::from_millis(50), "{waits:?}");
+    // Without hints it would be the interval of polling. Other tests share the processor with this one.
+    assert!(waits[ROUNDS / 4] < Duration::from_millis(50) && median < Duration::from_millis(250), "{waits:?}");
 }
 
 /// A setting that is changed on one node applies on the other.

@@ -17,8 +17,9 @@ use crate::ledger::Ledger;
 use crate::redo::Granted;
 use crate::waiters::ClaimReply;
 
-/// How often a transaction is begun again though no other node was first. Once is usual: a key that was taken for new.
-const IN_VAIN: u32 = 3;
+/// How often a transaction is begun again though no other node was first. Once is usual: a key that was taken for new. More
+/// often it happens while nodes take the turn from each other, which takes a while each time.
+const IN_VAIN: u32 = 20;
 
 /// The order inside a transaction: what frees before what adds before what takes, so that
 /// a waiting worker is served in the transaction of the submit.
@@ -173,13 +174,10 @@ pub(crate) fn give_back(worker: WorkerId, claimed: &Claimed) -> Option<Box<dyn O
     if claimed.tasks.is_empty() {
         return None;
     }
-    let results = claimed.tasks.iter().map(|task| Finish::new(task.id, task.token, Outcome::Released).into());
-    Some(release(worker, results.collect()))
-}
-
-fn release(worker: WorkerId, results: Vec<Arrived>) -> Box<dyn Operation> {
+    let results: Vec<Arrived> =
+        claimed.tasks.iter().map(|task| Finish::new(task.id, task.token, Outcome::Released).into()).collect();
     let (reply, _) = oneshot::channel();
-    Box::new(Call {
+    Some(Box::new(Call {
         order: Order::Finish,
         weight: results.len(),
         input: (worker, results),
@@ -187,7 +185,50 @@ fn release(worker: WorkerId, results: Vec<Arrived>) -> Box<dyn Operation> {
         work: |desk, (worker, results)| desk.ledger.finish(desk.journal, *worker, results).map(|_| ()),
         output: None,
         reply,
-    })
+    }))
+}
+
+/// Puts a task back in its place whose worker never heard that it has it: its lease would lapse otherwise, and that
+/// counts as a crash.
+struct GiveBack {
+    granted: Granted,
+    result: [Arrived; 1],
+}
+
+impl GiveBack {
+    fn operation(granted: Granted) -> Box<dyn Operation> {
+        let result = [Finish::new(granted.task, granted.token, Outcome::Released).into()];
+        Box::new(Self { granted, result })
+    }
+}
+
+impl Operation for GiveBack {
+    fn writes(&self) -> bool {
+        true
+    }
+
+    fn rank(&self) -> u8 {
+        Order::Finish as u8
+    }
+
+    fn weight(&self) -> usize {
+        1
+    }
+
+    fn needs(&self, ledger: &Ledger, needs: &mut Needs) {
+        ledger.needs_of_results(&self.result, needs);
+    }
+
+    fn run(&mut self, ledger: &mut Ledger, journal: &mut dyn Journal, _: &mut ServedClaims) -> JournalResult<()> {
+        ledger.finish(journal, self.granted.worker, &self.result).map(|_| ())
+    }
+
+    fn answer(self: Box<Self>, ledger: &mut Ledger, failure: Option<&StoreError>) -> Option<Box<dyn Operation>> {
+        if failure.is_some() {
+            ledger.unheard.push(self.granted);
+        }
+        None
+    }
 }
 
 /// What is shared between the writer and everybody else.
@@ -211,15 +252,13 @@ pub struct Writer<J> {
     journal: J,
     observer: Arc<dyn Observer>,
     shared: Arc<Shared>,
-    /// Leases of workers that were never told of them, because nobody knew what had become of the claim.
-    unheard: Vec<Granted>,
 }
 
 impl<J: Journal> Writer<J> {
     /// A writer with what it shares.
     pub fn new(ledger: Ledger, journal: J, observer: Arc<dyn Observer>) -> (Self, Arc<Shared>) {
         let shared = Arc::new(Shared { settings: RwLock::new(Arc::clone(ledger.settings())) });
-        (Self { ledger, journal, observer, shared: Arc::clone(&shared), unheard: Vec::new() }, shared)
+        (Self { ledger, journal, observer, shared: Arc::clone(&shared) }, shared)
     }
 
     /// Its journal, between transactions.
@@ -230,14 +269,21 @@ impl<J: Journal> Writer<J> {
     /// Carries out a batch in one transaction and answers everybody. An error means that
     /// nobody knows what is on disk: the process must stop.
     pub fn run(&mut self, mut batch: Vec<Box<dyn Operation>>) -> Result<(), JournalError> {
-        while !batch.is_empty() {
-            batch.sort_by_key(|operation| operation.rank());
-            let mut left = Vec::new();
-            self.run_or_split(batch, &mut left)?;
-            left.extend(self.give_back_unheard());
-            batch = left;
+        let mut gave_back = false;
+        loop {
+            while !batch.is_empty() {
+                batch.sort_by_key(|operation| operation.rank());
+                let mut left = Vec::new();
+                self.run_or_split(batch, &mut left)?;
+                batch = left;
+            }
+            // Once per call: what cannot be given back now is tried again with the next one.
+            if gave_back || self.ledger.unheard.is_empty() {
+                return Ok(());
+            }
+            gave_back = true;
+            batch = std::mem::take(&mut self.ledger.unheard).into_iter().map(GiveBack::operation).collect();
         }
-        Ok(())
     }
 
     fn run_or_split(
@@ -329,7 +375,7 @@ impl<J: Journal> Writer<J> {
                 let followed = unheard.and_then(|unheard| Ok((unheard, self.ledger.follow(&redo)?)));
                 let (unheard, facts) =
                     followed.map_err(|damaged| JournalError { reason: damaged.to_string(), fault: Fault::Astray })?;
-                self.unheard.extend(unheard);
+                self.ledger.unheard.extend(unheard);
                 if !facts.is_empty() {
                     self.observer.followed(&facts);
                 }
@@ -341,19 +387,11 @@ impl<J: Journal> Writer<J> {
     /// Catches up with other nodes and serves claims that wait for what they did.
     pub fn follow(&mut self) -> Result<(), JournalError> {
         self.catch_up(false)?;
-        let mut left: Vec<_> = self.give_back_unheard().collect();
+        let mut left = Vec::new();
         if self.ledger.lanes_changed && !self.ledger.waiters.is_empty() {
             self.run_or_split(Vec::new(), &mut left)?;
         }
         self.run(left)
-    }
-
-    /// What puts tasks back in their places whose workers never heard that they have them. Otherwise their leases would
-    /// lapse, and that counts as a crash.
-    fn give_back_unheard(&mut self) -> impl Iterator<Item = Box<dyn Operation>> + use<J> {
-        std::mem::take(&mut self.unheard).into_iter().map(|Granted { worker, task, token }| {
-            release(worker, vec![Finish::new(task, token, Outcome::Released).into()])
-        })
     }
 
     /// Takes on memory that was loaded anew. Whoever waits goes on waiting.

@@ -27,6 +27,7 @@ use crate::flows;
 use crate::index::{Index, Lease, LiveTask};
 use crate::journal::{AppliedResult, Ended, Journal, JournalResult, Overlay, SEGMENT_KEYS, UniqueRow};
 use crate::numbers::AllNumbers;
+use crate::redo::Granted;
 use crate::transaction::Before;
 use crate::waiters::Waiters;
 use crate::workers::WorkerEntry;
@@ -101,6 +102,8 @@ pub struct Ledger {
     /// The time of this transaction: everything in it happens at one moment.
     pub(crate) now: Timestamp,
     pub(crate) ids: IdCodec,
+    /// Leases of workers that were never told of them, because nobody knew what had become of the claim.
+    pub(crate) unheard: Vec<Granted>,
     pub(crate) index: Index,
     pub(crate) settings: Arc<Settings>,
     pub(crate) numbers: AllNumbers,
@@ -144,6 +147,7 @@ impl Ledger {
             clock,
             now,
             ids,
+            unheard: Vec::new(),
             index,
             settings,
             numbers,

@@ -382,9 +382,8 @@ impl Store for LedgerStore {
         match self.prune_day().await {
             Ok(None) => Ok(sweep),
             Ok(Some(gone)) => Ok(Sweep { changed: sweep.changed + gone, more: true, ..sweep }),
-            // What was swept is swept, and what is left of it must not wait for a day that cannot go. Once nothing is
-            // left, the error is told.
-            Err(_) if sweep.changed > 0 => Ok(sweep),
+            // What is left to sweep must not wait for a day that cannot go. Once nothing is left, the error is told.
+            Err(_) if sweep.more => Ok(sweep),
             Err(error) => Err(error),
         }
     }

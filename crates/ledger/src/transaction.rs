@@ -192,6 +192,7 @@ impl Ledger {
         self.waiters = old.waiters;
         self.watchers = old.watchers;
         self.seen_workers = old.seen_workers;
+        self.unheard = old.unheard;
         self.lanes_changed = true;
         // Whoever watches a task that has ended meanwhile looks again.
         let gone: Vec<TaskKey> = self.watchers.keys().filter(|key| self.index.task(**key).is_none()).copied().collect();

@@ -93,7 +93,7 @@ async fn partitions(database: &Database) -> i64 {
 /// What nodes have in memory is what is in the tables, at the latest when what a node that died had sent is done.
 async fn counts_agree(database: &Database, nodes: &[&Rig]) {
     let mut told = Vec::new();
-    for _ in 0..20 {
+    for _ in 0..200 {
         told = counts(database, nodes).await;
         if told.iter().all(|of_one| *of_one == told[0]) {
             return;

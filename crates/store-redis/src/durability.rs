@@ -57,12 +57,17 @@ impl Durability {
         if replicas > 0 && wait == 0 {
             self.tell_loss(
                 "replicas follow asynchronously: a failover loses writes that they do not have yet \
-                 (with wait_replicas=1 in the address, nothing is acknowledged before one has it)",
+                 (wait_replicas=1 in the address makes that unlikely)",
+            );
+        } else if replicas > 0 {
+            // Another replica than the one that was waited for may become the master, and whoever asks again for what was
+            // not acknowledged is told that it is there.
+            self.tell_loss(
+                "replicas follow asynchronously: a failover can still lose writes, though each was waited for",
             );
         }
         if let Some(least) = config.and_then(|config| config.get("min-replicas-to-write"))
             && replicas > 0
-            && wait == 0
             && least == "0"
         {
             self.tell_loss(
@@ -150,7 +155,7 @@ mod tests {
         assert_eq!(durability.losses.len(), 2);
         let mut durability = Durability::default();
         durability.add(Some(&always), "connected_slaves:1\r\n", 1);
-        assert!(durability.is_durable(), "one of them has it before anybody is told");
+        assert!(!durability.is_durable(), "another one may become the master");
         let mut durability = Durability::default();
         let weak = config(&[("appendonly", "yes"), ("appendfsync", "everysec")]);
         durability.add(Some(&weak), "connected_slaves:0\r\n", 0);

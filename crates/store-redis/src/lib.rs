@@ -53,8 +53,8 @@ use link::Link;
 #[derive(Clone)]
 pub struct RedisOptions {
     /// `redis://`, `rediss://`, `redis+sentinel://HOST:PORT,…/MASTER` or `redis+cluster://HOST:PORT,…`, each with
-    /// `?prefix=` for another beginning of all keys than `windlass`, and `?wait_replicas=` for how many replicas must
-    /// have a commit before it is acknowledged. With `rediss` in place of `redis` the way is encrypted, and
+    /// `?prefix=` for another beginning of all keys than `windlass`, and `?wait_replicas=` for how many replicas a
+    /// commit waits for. With `rediss` in place of `redis` the way is encrypted, and
     /// `?sslrootcert=` names a file of the certificates to believe instead of those of the system.
     pub url: String,
     /// Refuses to open a store that a crash or a failover can take acknowledged writes from.

@@ -53,8 +53,8 @@ pub struct SharedMemory {
     pub is_away: AtomicBool,
     /// The answer to every commit of this many is lost, though it was carried out; never if zero.
     pub lose_every: AtomicU64,
-    /// The next commit is lost, and its answer with it.
-    pub drop_next: AtomicBool,
+    /// Of the next commits this one is lost, and its answer with it, counted from 1; none if zero.
+    pub drop_nth: AtomicU64,
     /// While set, nobody learns what others write.
     pub is_silent: AtomicBool,
     /// The next commit is carried out, but not safely.
@@ -73,7 +73,7 @@ impl SharedMemory {
             grown: watch::Sender::new(0),
             is_away: AtomicBool::new(false),
             lose_every: AtomicU64::new(0),
-            drop_next: AtomicBool::new(false),
+            drop_nth: AtomicU64::new(0),
             is_silent: AtomicBool::new(false),
             unsafe_next: AtomicBool::new(false),
             hold: tokio::sync::RwLock::default(),
@@ -333,7 +333,9 @@ impl Backend for SharedMemory {
         let lose_every = self.lose_every.load(Ordering::SeqCst);
         let lost = lose_every > 0 && commit.is_multiple_of(lose_every);
         let unknown = || Err(CommitError::Unknown(BackendError::new("the answer was lost")));
-        if self.drop_next.swap(false, Ordering::SeqCst) {
+        let nth = self.drop_nth.load(Ordering::SeqCst);
+        self.drop_nth.store(nth.saturating_sub(1), Ordering::SeqCst);
+        if nth == 1 {
             return unknown();
         }
         tables.apply(changes);

@@ -122,7 +122,7 @@ async fn while_the_database_is_away_everything_is_refused_and_then_goes_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_of_which_nobody_knows_is_told_as_such() {
     let (database, nodes) = nodes(2).await;
-    database.drop_next.store(true, Ordering::SeqCst);
+    database.drop_nth.store(1, Ordering::SeqCst);
     match nodes[0].submit(vec![task("a").build()]).await {
         Err(SubmitError::Store(error)) => assert_eq!(error.applied, Applied::Unknown),
         other => panic!("{other:?}"),
@@ -379,8 +379,9 @@ async fn a_claim_that_its_worker_never_heard_of_is_given_back() {
     let node = &nodes[0];
     let worker = worker(node).await;
     let id = node.submit(vec![task("a").build()]).await.expect("taken")[0].id;
-    // The commit is carried out, and nobody gets to know in time.
+    // The commit is carried out, and nobody gets to know in time. The one that gives it back is lost.
     database.unsafe_next.store(true, Ordering::SeqCst);
+    database.drop_nth.store(2, Ordering::SeqCst);
     assert!(node.claim(claim(worker, 1, false)).await.is_err());
     let claimed = soon(async {
         loop {
