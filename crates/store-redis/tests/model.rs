@@ -1,4 +1,4 @@
-//! The reference model against Redis and a Redis Cluster, restarts included, on two nodes.
+//! The reference model against Redis, a Redis Cluster and Valkey, restarts included, on two nodes.
 
 mod common;
 mod places;
@@ -20,4 +20,9 @@ fn redis_does_what_the_reference_does() {
 #[test]
 fn a_redis_cluster_does_what_the_reference_does() {
     check("WINDLASS_TEST_REDIS_CLUSTER_URL");
+}
+
+#[test]
+fn valkey_does_what_the_reference_does() {
+    check("WINDLASS_TEST_VALKEY_URL");
 }
